@@ -1,4 +1,4 @@
-"""The daemon: how soon it answers, how much it can say at once, how late, and what it costs when nothing happens."""
+"""The daemon: start-up, throughput, latency, and the cost of idle sessions."""
 
 from __future__ import annotations
 
@@ -15,38 +15,42 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter, perf_counter_ns
 
+from installation import Installation
 from measure import Row, interleave, median, quantile, spread
 from memory import resident_mb
 from process import Process, rpc
-from subject import Subject
 
 _HELLO = b'{"jsonrpc":"2.0","method":"initialize","id":"hello"}\n'
 _READY = b'"id":"hello"'
 _SESSIONS, _DELTAS, _CLIENTS = 200, 200, 4
 _IDLE_SESSIONS = 1000
-#: Of that many sessions so many have a turn at any time; every turn is in another session than the one before.
+#: Of so many sessions so many have a turn at any time; consecutive turns are in different sessions.
 _LOADED, _ACTIVE, _TURNS = 1000, 100, 6000
 _TURN = "!script words 100"
 _WATCH_S = 5.0
-#: How long what many new sessions leave to do may take, and which share of a core, in per cent, is more than nothing.
+#: How long the work of creating many sessions may take to settle, and the share of a core, in per cent, that is idle.
 _SETTLE_S = 10.0
 _BUSY = 1.0
-#: How long a daemon may take to give back what closed sessions held.
+#: How long a daemon may take to free the memory of closed sessions.
 _RECLAIM_S = 6.0
 _REFERENCE = "import asyncio,msgspec,httptools,sqlite3,sys; sys.stdout.write('{'); sys.stdout.flush()"
 
 
-def daemon(subjects: Sequence[Subject], rounds: int) -> list[Row]:
+def daemon(installations: Sequence[Installation], rounds: int) -> list[Row]:
     """All figures of the daemon."""
     return [
-        *_starts(subjects, rounds),
-        *(row for subject in subjects for row in (*_fleet(subject, max(2, rounds // 8)), *_crowd(subject))),
-        *(row for subject in subjects for row in _load(subject, _TURNS * rounds // 24)),
+        *_starts(installations, rounds),
+        *(
+            row
+            for installation in installations
+            for row in (*_fleet(installation, max(2, rounds // 8)), *_crowd(installation))
+        ),
+        *(row for installation in installations for row in _load(installation, _TURNS * rounds // 24)),
     ]
 
 
 class Client:
-    """One client of a daemon. What it is told can be read with others, or not at all."""
+    """A client of the daemon, which can be read together with others or not at all."""
 
     def __init__(self, path: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
@@ -63,14 +67,14 @@ class Client:
         self.ask(_HELLO, _READY)
 
     def ask(self, line: bytes, mark: bytes) -> None:
-        """Say something and read until ``mark`` has come."""
+        """Send a request and read up to ``mark``."""
         self.socket.sendall(line)
         while mark not in self._seen:
             self._seen = self._seen[-len(mark) :] + self.socket.recv(1 << 20)
         self._seen = self._seen.partition(mark)[2]
 
     def open(self, session_id: str) -> None:
-        """Have a session."""
+        """Create a session."""
         self.ask(
             _call("session/new", session_id, agentAlias="default", sessionId=session_id),
             b'"id":"%s"' % session_id.encode(),
@@ -78,62 +82,68 @@ class Client:
 
 
 @contextmanager
-def _running(subject: Subject, *flags: str) -> Iterator[tuple[Process, str]]:
+def _running(installation: Installation, *flags: str) -> Iterator[tuple[Process, str]]:
     home = tempfile.mkdtemp(prefix="zot-bench-daemon-")
     path = f"{home}/d.sock"
     try:
-        argv = [subject.zot, "daemon", "--provider", "lab", "--config-dir", home, "--socket", path, *flags]
-        with Process(argv, subject) as process:
+        argv = [installation.zot, "daemon", "--provider", "lab", "--config-dir", home, "--socket", path, *flags]
+        with Process(argv, installation) as process:
             yield process, path
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _starts(subjects: Sequence[Subject], rounds: int) -> list[Row]:
+def _starts(installations: Sequence[Installation], rounds: int) -> list[Row]:
     """From the start of the process to the answer to the first `initialize`."""
-    first = subjects[0]
-    samplers = {"reference": partial(_imported, first), **{one.name: partial(_answered, one) for one in subjects}}
+    first = installations[0]
+    samplers = {"reference": partial(_imported, first), **{one.name: partial(_answered, one) for one in installations}}
     samples = interleave(samplers, rounds)
     least = median(samples["reference"])
     return [
         Row(
             "daemon: first answer",
-            subject.name,
-            median(samples[subject.name]) / least,
+            installation.name,
+            median(samples[installation.name]) / least,
             at_most=1.6,
-            spread=spread(samples[subject.name]),
-            detail=f"{median(samples[subject.name]) * 1e3:.0f} ms / {least * 1e3:.0f} ms",
+            spread=spread(samples[installation.name]),
+            detail=f"{median(samples[installation.name]) * 1e3:.0f} ms / {least * 1e3:.0f} ms",
         )
-        for subject in subjects
+        for installation in installations
     ]
 
 
-def _imported(subject: Subject) -> float:
-    with Process([subject.python, "-c", _REFERENCE], subject) as process:
+def _imported(installation: Installation) -> float:
+    with Process([installation.python, "-c", _REFERENCE], installation) as process:
         return process.until(b"{") - process.started
 
 
-def _answered(subject: Subject) -> float:
-    with _running(subject) as (process, path):
+def _answered(installation: Installation) -> float:
+    with _running(installation) as (process, path):
         Client(path)
         return perf_counter() - process.started
 
 
-def _fleet(subject: Subject, rounds: int) -> list[Row]:
-    """Many sessions that stream at the same time, against one that says as much over `zot rpc` and is kept, too.
+def _fleet(installation: Installation, rounds: int) -> list[Row]:
+    """Many concurrent streaming sessions, against one recorded session with the same text over `zot rpc`.
 
-    Both have answered something before, so that nothing is loaded meanwhile; nothing may be lost.
+    Both are warm, so that nothing is imported meanwhile; no update may be lost.
     """
-    samples = interleave({"rpc": partial(_one_rate, subject), "daemon": partial(_fleet_rate, subject)}, rounds)
+    samples = interleave(
+        {"rpc": partial(_one_rate, installation), "daemon": partial(_fleet_rate, installation)}, rounds
+    )
     one, many = median(samples["rpc"]), median(samples["daemon"])
     detail = f"{many / 1e3:.0f} k/s / {one / 1e3:.0f} k/s"
     name = f"daemon: {_SESSIONS} sessions at once"
-    return [Row(name, subject.name, many / one, "x rpc", at_least=0.4, spread=spread(samples["daemon"]), detail=detail)]
+    return [
+        Row(name, installation.name, many / one, "x rpc", at_least=0.4, spread=spread(samples["daemon"]), detail=detail)
+    ]
 
 
-def _one_rate(subject: Subject) -> float:
+def _one_rate(installation: Installation) -> float:
     count = _SESSIONS * _DELTAS
-    with Process(rpc(subject, "--provider", "lab", "--session", f"one {perf_counter_ns()}"), subject) as process:
+    with Process(
+        rpc(installation, "--provider", "lab", "--session", f"one {perf_counter_ns()}"), installation
+    ) as process:
         process.write(b'{"type":"prompt","message":"!echo ready"}\n')
         process.until(b'{"type":"done"}')
         begin = perf_counter()
@@ -141,8 +151,8 @@ def _one_rate(subject: Subject) -> float:
         return count / (process.until(b'{"type":"done"}') - begin)
 
 
-def _fleet_rate(subject: Subject) -> float:
-    with _running(subject) as (_, path):
+def _fleet_rate(installation: Installation) -> float:
+    with _running(installation) as (_, path):
         clients = [Client(path) for _ in range(_CLIENTS)]
         names = [f"s{number}" for number in range(_SESSIONS)]
         for number, name in enumerate(names):
@@ -162,7 +172,7 @@ def _fleet_rate(subject: Subject) -> float:
 
 
 def _read_all(clients: Sequence[Client], answers: int) -> list[bytes]:
-    """Read what all are told until so many answers have come; return it, by client."""
+    """Read all clients until so many answers have arrived; return the output by client."""
     heard = {client.socket: bytearray() for client in clients}
     selector = selectors.DefaultSelector()
     for client in clients:
@@ -179,7 +189,7 @@ def _read_all(clients: Sequence[Client], answers: int) -> list[bytes]:
 
 
 def _check(heard: Sequence[bytes]) -> None:
-    """Raise AssertionError if anything was lost or came in another order."""
+    """Raise AssertionError if an update was lost or reordered."""
     complete = 0
     for data in heard:
         numbers: dict[str, int] = {}
@@ -196,9 +206,9 @@ def _check(heard: Sequence[bytes]) -> None:
     assert complete == _SESSIONS, f"something was lost: {complete} of {_SESSIONS} sessions are complete"
 
 
-def _crowd(subject: Subject) -> list[Row]:
-    """What many idle sessions hold and cost, and how late updates are beside a client that hardly reads."""
-    with _running(subject) as (process, path):
+def _crowd(installation: Installation) -> list[Row]:
+    """Memory and CPU of many idle sessions, and the latency beside a slow client."""
+    with _running(installation) as (process, path):
         client = Client(path)
         late = _delays(path)
         for number in range(_IDLE_SESSIONS):
@@ -207,7 +217,7 @@ def _crowd(subject: Subject) -> list[Row]:
         held = resident_mb(process.pid)
         share = _share(process.pid, _WATCH_S)
     p99 = quantile(late, 0.99) * 1e3
-    name = subject.name
+    name = installation.name
     return [
         Row(
             "daemon: update beside a slow reader, p99",
@@ -223,7 +233,7 @@ def _crowd(subject: Subject) -> list[Row]:
 
 
 def _delays(path: str) -> list[float]:
-    """Let one client follow a flood without reading it; return how late another one's updates come meanwhile."""
+    """Let one client follow a flood without reading it; return the latency of another client meanwhile."""
     deaf, flooded, client = Client(path), Client(path), Client(path)
     flooded.open("flood")
     deaf.socket.sendall(_call("session/attach", "a", sessionId="flood", after=0))
@@ -239,9 +249,9 @@ def _delays(path: str) -> list[float]:
     return delays
 
 
-def _load(subject: Subject, turns: int) -> list[Row]:
-    """Sessions that are evicted and loaded again all the time: turns a second, delay, memory."""
-    with _running(subject) as (process, path):
+def _load(installation: Installation, turns: int) -> list[Row]:
+    """Sessions that are constantly evicted and reloaded: turns per second, delay, memory."""
+    with _running(installation) as (process, path):
         clients = {client.socket: client for client in (Client(path) for _ in range(_ACTIVE))}
         for number in range(_LOADED):
             list(clients.values())[number % _ACTIVE].open(f"s{number}")
@@ -256,7 +266,7 @@ def _load(subject: Subject, turns: int) -> list[Row]:
     p50, p99 = median(firsts) * 1e3, quantile(firsts, 0.99) * 1e3
     detail = f"{before:.0f} MB before {turns} turns; {rate:.0f} turns/s, first delta p50 {p50:.0f} ms, p99 {p99:.0f} ms"
     name = f"daemon: memory, {_ACTIVE} of {_LOADED} sessions active"
-    return [Row(name, subject.name, after, "MB", at_most=80.0, detail=detail)]
+    return [Row(name, installation.name, after, "MB", at_most=80.0, detail=detail)]
 
 
 def _play(clients: Sequence[Client], turns: int) -> list[float]:
@@ -297,21 +307,21 @@ def _call(method: str, number: str, **params: object) -> bytes:
 
 
 def _settle(pid: int) -> None:
-    """Wait until a process has hardly anything to do any more, for a while."""
+    """Wait until a process has been almost idle for a while."""
     deadline = perf_counter() + _SETTLE_S
     while perf_counter() < deadline and _share(pid, 0.5) > _BUSY:
         pass
 
 
 def _share(pid: int, seconds: float) -> float:
-    """Return how much of a core a process takes from now on, for so long, in per cent."""
+    """Return the share of a core that a process uses over so many seconds, in per cent."""
     before, begin = _cpu_s(pid), perf_counter()
     time.sleep(seconds)
     return (_cpu_s(pid) - before) / (perf_counter() - begin) * 100
 
 
 def _cpu_s(pid: int) -> float:
-    """Return how long a process, with all its threads, has been computing."""
+    """Return the CPU time of a process with all its threads."""
     tasks = Path(f"/proc/{pid}/task")
     return (
         sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9

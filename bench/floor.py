@@ -27,7 +27,7 @@ class Line(msgspec.Struct, gc=False, tag_field="type", tag="text_delta"):
 
 
 class Printer(asyncio.Protocol):
-    """Prints the deltas of what it receives: one decode per event, one write per read."""
+    """Prints the deltas it receives: one decode per event, one write per read."""
 
     def __init__(self, request: bytes, ended: asyncio.Future[None]) -> None:
         self._request = request

@@ -43,7 +43,7 @@ def _extension(place: Path, name: str) -> str:
 
 
 async def _started(directories: list[str], home: str) -> float:
-    """Return how long it takes until a first prompt may begin."""
+    """Return the time until the first prompt may begin."""
     async with Runtime(provider="lab", ext=tuple(directories), env={**os.environ, "ZOT_HOME": home}) as runtime:
         start = perf_counter()
         await _extensions(runtime).ready()
@@ -51,7 +51,7 @@ async def _started(directories: list[str], home: str) -> float:
 
 
 def _bare(directories: list[str]) -> float:
-    """Return how long the same processes take until each has said its last word of greeting."""
+    """Return the time until each of the same processes has finished its greeting."""
     start = perf_counter()
     children = [
         subprocess.Popen([sys.executable, "main.py", "x"], cwd=one, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -11,10 +11,10 @@ Samples = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True)
 class Row:
-    """One figure of one subject. ``detail`` has what it was made from, for the curious."""
+    """One figure of one installation. ``detail`` shows its components."""
 
     name: str
-    subject: str
+    installation: str
     figure: float
     unit: str = "x"
     at_most: float | None = None
@@ -42,7 +42,7 @@ class Row:
 
 
 def interleave(samplers: Mapping[str, Callable[[], float]], rounds: int) -> Samples:
-    """Return ``rounds`` samples of each, taken in turns and in alternating order, after one that does not count."""
+    """Return ``rounds`` interleaved samples of each, in alternating order, after one warm-up."""
     samples: dict[str, list[float]] = {name: [] for name in samplers}
     for sampler in samplers.values():
         sampler()
@@ -68,10 +68,10 @@ def spread(values: Sequence[float]) -> float:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return the rows as text, one line each; figures of other subjects stand below zot's."""
+    """Return the rows as text, one line each; figures of other installations follow zot's."""
     lines = [("measurement", "figure", "budget", "", "spread", "[from]")]
     for row in rows:
-        name = row.name if row.subject == "zot" else f"  {row.subject}"
+        name = row.name if row.installation == "zot" else f"  {row.installation}"
         figure = f"{row.figure:.2f} {row.unit}"
         lines.append((name, figure, row.budget, row.verdict, f"{row.spread:.0%}", f"[{row.detail}]"))
     widths = [max(len(line[column]) for line in lines) for column in range(5)]

@@ -1,4 +1,4 @@
-"""Memory: what an idle `zot rpc` holds."""
+"""Memory of an idle `zot rpc`."""
 
 from __future__ import annotations
 
@@ -8,45 +8,48 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from installation import Installation
 from measure import Row, interleave, median, spread
 from process import HELLO, Process, rpc
-from subject import Subject
 
 _SETTLE_S = 0.3
 
 
-def memory(subjects: Sequence[Subject], rounds: int) -> list[Row]:
+def memory(installations: Sequence[Installation], rounds: int) -> list[Row]:
     """Resident memory of `zot rpc` when it has fully started and waits, beside that of a bare interpreter."""
-    first = subjects[0]
-    samplers = {"bare": partial(_bare, first), **{subject.name: partial(_idle, subject) for subject in subjects}}
+    first = installations[0]
+    samplers = {
+        "bare": partial(_bare, first),
+        **{installation.name: partial(_idle, installation) for installation in installations},
+    }
     samples = interleave(samplers, max(3, rounds // 5))
     bare = median(samples["bare"])
     return [
         Row(
             "memory: idle rpc",
-            subject.name,
-            median(samples[subject.name]),
+            installation.name,
+            median(samples[installation.name]),
             "MB",
             at_most=26.0,
-            spread=spread(samples[subject.name]),
-            detail=f"{median(samples[subject.name]) / bare:.2f} x a bare interpreter's {bare:.1f} MB",
+            spread=spread(samples[installation.name]),
+            detail=f"{median(samples[installation.name]) / bare:.2f} x a bare interpreter's {bare:.1f} MB",
         )
-        for subject in subjects
+        for installation in installations
     ]
 
 
-def _idle(subject: Subject) -> float:
-    with Process(rpc(subject, "--provider", "anthropic"), subject) as process:
-        # The state is known only when everything is up.
+def _idle(installation: Installation) -> float:
+    with Process(rpc(installation, "--provider", "anthropic"), installation) as process:
+        # `state` is answered only after a full start.
         process.write(HELLO + b'{"type":"ping"}\n{"type":"get_state"}\n')
         process.until(b'"command":"get_state"')
         time.sleep(_SETTLE_S)
         return resident_mb(process.pid)
 
 
-def _bare(subject: Subject) -> float:
+def _bare(installation: Installation) -> float:
     program = "import sys; sys.stdout.write('{'); sys.stdout.flush(); sys.stdin.read()"
-    with Process([subject.python, "-c", program], subject) as process:
+    with Process([installation.python, "-c", program], installation) as process:
         process.until(b"{")
         time.sleep(_SETTLE_S)
         return resident_mb(process.pid)

@@ -1,4 +1,4 @@
-"""A model service that costs next to nothing: it writes prepared bytes. Run it; it prints its port.
+"""A cheap model service that writes prepared bytes. Run it; it prints its port.
 
 The path says what is served: `/burst` many tiny deltas at once, `/paced` one every few milliseconds, stamped,
 `/endless` the same without an end, `/flood` as much as is taken. What follows it says through which API.
@@ -23,7 +23,7 @@ _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encodin
 
 
 class Form(NamedTuple):
-    """How an API says that it begins, that there is another delta (with the text for ``%s``), and that it has ended."""
+    """An API's events for the beginning, a delta (with the text for ``%s``), and the end."""
 
     start: bytes
     delta: bytes
@@ -103,7 +103,7 @@ def _burst(form: Form) -> bytes:
 
 
 def stamp() -> str:
-    """Return the time as the reader's clock will say it, too."""
+    """Return the time on the clock that the reader uses."""
     return f"{time.perf_counter():.7f}"
 
 
@@ -141,7 +141,7 @@ def _serve(connection: socket.socket) -> None:
 
 
 def _request(connection: socket.socket) -> str:
-    """Read one request and return its path; "" if the client has gone."""
+    """Read one request and return its path; "" if the client disconnected."""
     data = b""
     while b"\r\n\r\n" not in data:
         more = connection.recv(65536)

@@ -1,4 +1,4 @@
-"""What the journal costs, measured from inside: a program that prints its figures as JSON, in seconds."""
+"""The cost of the journal, measured in-process: a program that prints its figures as JSON, in seconds."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def _appending(store: Store) -> float:
 
 
 async def _latencies(record: Record) -> list[float]:
-    """From `append` to `safe`, with nothing else to do."""
+    """From `append` to its commit, on an idle journal."""
     found = []
     for _ in range(_PAUSED):
         start = perf_counter()

@@ -14,17 +14,17 @@ from pathlib import Path
 from abort import abort
 from daemon import daemon
 from growth import endurance, growth
+from installation import ROOT, Installation, install
 from measure import Row, table
 from memory import memory
 from questions import extensions
 from startup import bad_request, extension, first_delta, hello, version
 from storage import journal
 from stream import apis, latency, throughput
-from subject import ROOT, Subject, install
 from terminal import terminal
 
 #: Each with the number of rounds of a full run.
-_MEASUREMENTS: Mapping[str, tuple[Callable[[Sequence[Subject], int], list[Row]], int]] = {
+_MEASUREMENTS: Mapping[str, tuple[Callable[[Sequence[Installation], int], list[Row]], int]] = {
     "version": (version, 60),
     "hello": (hello, 100),
     "bad-request": (bad_request, 100),
@@ -50,15 +50,15 @@ def main() -> int:
     options = _options()
     with tempfile.TemporaryDirectory(prefix="zot-bench-") as directory:
         sources = {"zot": ROOT, **({"before": options.against} if options.against else {})}
-        subjects = [install(name, source, Path(directory) / name) for name, source in sources.items()]
+        installations = [install(name, source, Path(directory) / name) for name, source in sources.items()]
         rows: list[Row] = []
         for name in options.only or _MEASUREMENTS:
             measure, rounds = _MEASUREMENTS[name]
             _say(f"measuring {name} ...")
-            rows += measure(subjects, max(2, rounds // _QUICK) if options.quick else rounds)
+            rows += measure(installations, max(2, rounds // _QUICK) if options.quick else rounds)
         _say("")
     print(table(rows))
-    return 0 if all(row.ok for row in rows if row.subject == "zot") else 1
+    return 0 if all(row.ok for row in rows if row.installation == "zot") else 1
 
 
 def _options() -> argparse.Namespace:
@@ -71,7 +71,7 @@ def _options() -> argparse.Namespace:
 
 
 def _say(text: str) -> None:
-    """Show where we are, on a terminal only."""
+    """Show progress, on a terminal only."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\033[K{text}")
         sys.stderr.flush()

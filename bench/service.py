@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from types import TracebackType
 
+from installation import HERE, Installation
 from process import Process
-from subject import HERE, Subject
 
 
 class Service:
     """Runs while its block does."""
 
-    def __init__(self, subject: Subject) -> None:
-        self._process = Process([subject.python, str(HERE / "model.py")], subject)
+    def __init__(self, installation: Installation) -> None:
+        self._process = Process([installation.python, str(HERE / "model.py")], installation)
         self.port = int(self._process.read())
 
     def __enter__(self) -> Service:
@@ -26,6 +26,6 @@ class Service:
         return f"http://127.0.0.1:{self.port}{path}"
 
 
-def floor(subject: Subject, service: Service, path: str) -> list[str]:
+def floor(installation: Installation, service: Service, path: str) -> list[str]:
     """Return the command line of the floor, reading ``path``."""
-    return [subject.python, str(HERE / "floor.py"), str(service.port), path]
+    return [installation.python, str(HERE / "floor.py"), str(service.port), path]

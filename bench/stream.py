@@ -1,4 +1,4 @@
-"""The stream: how many deltas a second come out, and how much later each does."""
+"""The stream: deltas per second, and the added latency of each."""
 
 from __future__ import annotations
 
@@ -7,77 +7,81 @@ from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
 
+from installation import Installation
 from measure import Row, interleave, median, quantile, spread
 from model import DELTAS, PACED
 from process import PROMPT, Process, streaming_rpc
 from service import Service, floor
-from subject import Subject
 
 _DELTA = b'"type":"text_delta"'
 _DONE = b'{"type":"done"}'
 _STAMP = re.compile(rb'"delta":"(\d+\.\d+)"')
 
 
-def throughput(subjects: Sequence[Subject], rounds: int) -> list[Row]:
-    """Tiny deltas, one event per chunk, as fast as they can be had: deltas per second, against the floor."""
-    return _throughput(subjects, rounds, "anthropic", at_least=0.4)
+def throughput(installations: Sequence[Installation], rounds: int) -> list[Row]:
+    """Tiny deltas, one event per chunk, at full speed: deltas per second, against the floor."""
+    return _throughput(installations, rounds, "anthropic", at_least=0.4)
 
 
-def apis(subjects: Sequence[Subject], rounds: int) -> list[Row]:
+def apis(installations: Sequence[Installation], rounds: int) -> list[Row]:
     """The same through each of the other APIs, against the same floor. Their events are longer."""
     others = ("responses", "chat", "gemini")
-    return [row for api in others for row in _throughput(subjects, rounds, api, at_least=0.3)]
+    return [row for api in others for row in _throughput(installations, rounds, api, at_least=0.3)]
 
 
-def _throughput(subjects: Sequence[Subject], rounds: int, api: str, *, at_least: float) -> list[Row]:
-    first = subjects[0]
+def _throughput(installations: Sequence[Installation], rounds: int, api: str, *, at_least: float) -> list[Row]:
+    first = installations[0]
     with Service(first) as service:
         samplers = {"floor": partial(_rate, floor(first, service, "/burst"), first)}
-        for subject in subjects:
-            samplers[subject.name] = partial(_rate, streaming_rpc(subject, service.url("/burst"), api), subject)
+        for installation in installations:
+            samplers[installation.name] = partial(
+                _rate, streaming_rpc(installation, service.url("/burst"), api), installation
+            )
         samples = interleave(samplers, rounds)
     least = median(samples["floor"])
     return [
         Row(
             "stream: deltas per second" if api == "anthropic" else f"stream: deltas per second, {api}",
-            subject.name,
-            median(samples[subject.name]) / least,
+            installation.name,
+            median(samples[installation.name]) / least,
             "x floor",
             at_least=at_least,
-            spread=spread(samples[subject.name]),
-            detail=f"{median(samples[subject.name]) / 1e3:.0f} k/s / {least / 1e3:.0f} k/s",
+            spread=spread(samples[installation.name]),
+            detail=f"{median(samples[installation.name]) / 1e3:.0f} k/s / {least / 1e3:.0f} k/s",
         )
-        for subject in subjects
+        for installation in installations
     ]
 
 
-def latency(subjects: Sequence[Subject], rounds: int) -> list[Row]:
-    """Deltas with pauses between them: how much later than out of the floor each comes out, at the median."""
-    first = subjects[0]
+def latency(installations: Sequence[Installation], rounds: int) -> list[Row]:
+    """Paced deltas: the median delay of each, against the floor."""
+    first = installations[0]
     with Service(first) as service:
         samplers = {"floor": partial(_delay, floor(first, service, "/paced"), first)}
-        for subject in subjects:
-            samplers[subject.name] = partial(_delay, streaming_rpc(subject, service.url("/paced")), subject)
+        for installation in installations:
+            samplers[installation.name] = partial(
+                _delay, streaming_rpc(installation, service.url("/paced")), installation
+            )
         samples = interleave(samplers, rounds)
     least = median(samples["floor"])
     return [
         Row(
             "stream: p50 added latency",
-            subject.name,
-            (median(samples[subject.name]) - least) * 1e3,
+            installation.name,
+            (median(samples[installation.name]) - least) * 1e3,
             "ms",
             at_most=0.4,
-            spread=spread(samples[subject.name]),
-            detail=f"{median(samples[subject.name]) * 1e3:.2f} ms - {least * 1e3:.2f} ms",
+            spread=spread(samples[installation.name]),
+            detail=f"{median(samples[installation.name]) * 1e3:.2f} ms - {least * 1e3:.2f} ms",
         )
-        for subject in subjects
+        for installation in installations
     ]
 
 
-def _rate(argv: Sequence[str], subject: Subject) -> float:
+def _rate(argv: Sequence[str], installation: Installation) -> float:
     """Return deltas per second, from the moment the service sends them to the moment the last is read."""
     blocks: list[tuple[float, bytes]] = []
-    with Process(argv, subject) as process:
+    with Process(argv, installation) as process:
         process.write(PROMPT)
         tail = b""
         while _DONE not in tail:
@@ -103,10 +107,10 @@ def _time_of(offset: int, blocks: Sequence[tuple[float, bytes]]) -> float:
     raise AssertionError("offset beyond the end")
 
 
-def _delay(argv: Sequence[str], subject: Subject) -> float:
+def _delay(argv: Sequence[str], installation: Installation) -> float:
     """Return the median time from the service's write to our read, in seconds."""
     delays = []
-    with Process(argv, subject) as process:
+    with Process(argv, installation) as process:
         process.write(PROMPT)
         tail = b""
         while _DONE not in tail:

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter
 
+from installation import HERE, ROOT, Installation
 from measure import Row, interleave, median, quantile, spread
-from seat import Seat
-from subject import HERE, ROOT, Subject
+from pty_program import PtyProgram
 
 _EMPTY = "from textual.app import App\nApp().run()\n"
 _DELTAS = 5000
@@ -25,78 +25,86 @@ _LEAVE = "\x11"
 _LAB = ("--provider", "lab")
 
 
-def terminal(subjects: Sequence[Subject], rounds: int) -> list[Row]:
-    """Everything about `zot` alone. It needs the extra, which nothing else that is measured has."""
-    for subject in subjects:
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--python", subject.python]
+def terminal(installations: Sequence[Installation], rounds: int) -> list[Row]:
+    """All figures of the terminal. It needs the extra, which the other benchmarks do without."""
+    for installation in installations:
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--python", installation.python]
         subprocess.run([*pip, "install", "--constraint", str(ROOT / "constraints.txt"), "textual"], check=True)
-    rows = _first_frame(subjects, rounds)
-    for subject in subjects:
-        rows += [*_typing(subject), *_scrolling(subject)]
+    rows = _first_frame(installations, rounds)
+    for installation in installations:
+        rows += [*_typing(installation), *_scrolling(installation)]
     return rows
 
 
-def _first_frame(subjects: Sequence[Subject], rounds: int) -> list[Row]:
+def _first_frame(installations: Sequence[Installation], rounds: int) -> list[Row]:
     """The work until the first frame against that of an empty app."""
-    empty = [subjects[0].python, "-c", _EMPTY]
+    empty = [installations[0].python, "-c", _EMPTY]
     # An empty app has drawn its frame when it comes to the last row; ours when the editor says what it is for.
-    samplers = {"reference": partial(_work, empty, subjects[0], "\x1b[40;1H")}
-    samplers |= {one.name: partial(_work, [one.zot, *_LAB], one, "anything") for one in subjects}
+    samplers = {"reference": partial(_work, empty, installations[0], "\x1b[40;1H")}
+    samplers |= {one.name: partial(_work, [one.zot, *_LAB], one, "anything") for one in installations}
     samples = interleave(samplers, rounds)
     reference = median(samples["reference"])
     return [
         Row("terminal: first frame", one.name, median(samples[one.name]) / reference, at_most=1.25,
             spread=spread(samples[one.name]),
             detail=f"{median(samples[one.name]):.2f} s / {reference:.2f} s of the processor")
-        for one in subjects
+        for one in installations
     ]  # fmt: skip
 
 
-def _work(argv: Sequence[str], subject: Subject, mark: str) -> float:
-    with Seat(argv, subject) as seat:
-        seat.until(mark)
-        return seat.cpu_s
+def _work(argv: Sequence[str], installation: Installation, mark: str) -> float:
+    with PtyProgram(argv, installation) as program:
+        program.until(mark)
+        return program.cpu_s
 
 
-def _typing(subject: Subject) -> list[Row]:
+def _typing(installation: Installation) -> list[Row]:
     """From pressing a key to seeing it, while 5,000 deltas come, one every 2 ms."""
-    script, steps = subject.directory / "typing.lab", subject.directory / "steps.json"
+    script, steps = installation.directory / "typing.lab", installation.directory / "steps.json"
     script.write_text(_script())
-    argv = [subject.python, str(HERE / "steps.py"), str(steps), *_LAB, "--no-session", "--script", str(script)]
-    with Seat(argv, subject) as seat:
-        seat.until("ready")
-        seat.rest(1.0)
-        seat.type("go\r")
-        seat.until("answering")
-        began, worked = perf_counter(), seat.cpu_s
-        delays = _pressed(seat)
-        share = (seat.cpu_s - worked) / (perf_counter() - began)
-        seat.type(_LEAVE)
-        seat.ended()
+    argv = [
+        installation.python,
+        str(HERE / "loop_steps.py"),
+        str(steps),
+        *_LAB,
+        "--no-session",
+        "--script",
+        str(script),
+    ]
+    with PtyProgram(argv, installation) as program:
+        program.until("ready")
+        program.rest(1.0)
+        program.type("go\r")
+        program.until("answering")
+        began, worked = perf_counter(), program.cpu_s
+        delays = _pressed(program)
+        share = (program.cpu_s - worked) / (perf_counter() - began)
+        program.type(_LEAVE)
+        program.ended()
     longest = json.loads(steps.read_text())
     detail = f"median {median(delays):.0f} ms, most {max(delays):.0f} ms, of {len(delays)} keys"
     return [
-        Row("terminal: key to screen, p95", subject.name, quantile(delays, 0.95), "ms", at_most=50, detail=detail),
-        Row("terminal: longest step", subject.name, longest[0] * 1e3, "ms", at_most=50,
+        Row("terminal: key to screen, p95", installation.name, quantile(delays, 0.95), "ms", at_most=50, detail=detail),
+        Row("terminal: longest step", installation.name, longest[0] * 1e3, "ms", at_most=50,
             detail=f"then {longest[1] * 1e3:.0f}, {longest[2] * 1e3:.0f}; of the processor"),
-        Row("terminal: processor while streaming", subject.name, share * 100, "%", at_most=40),
+        Row("terminal: processor while streaming", installation.name, share * 100, "%", at_most=40),
     ]  # fmt: skip
 
 
-def _pressed(seat: Seat) -> list[float]:
-    """Press keys until nothing runs any more; return how long each took to be seen, in ms."""
+def _pressed(program: PtyProgram) -> list[float]:
+    """Press keys until the run ends; return how long each took to appear, in ms."""
     chance, delays, typed = random.Random(1), [], ""
-    while b"ready" not in seat.written:
+    while b"ready" not in program.written:
         if len(typed) > 100:
-            seat.type("\x15")
+            program.type("\x15")
             typed = ""
         typed += chance.choice(_LETTERS)
         pressed = perf_counter()
-        seat.type(typed[-1])
-        seen = seat.until(typed[-5:])
-        if len(typed) > 5:  # Else it may be what was there before.
+        program.type(typed[-1])
+        seen = program.until(typed[-5:])
+        if len(typed) > 5:  # Otherwise it may be earlier output.
             delays.append((seen - pressed) * 1e3)
-        seat.rest(chance.uniform(0.05, 0.15))
+        program.rest(chance.uniform(0.05, 0.15))
     return delays
 
 
@@ -109,25 +117,34 @@ def _script() -> str:
     return f"pace 2ms\nsay {' '.join(json.dumps(one) for one in said[:_DELTAS])}\n"
 
 
-def _scrolling(subject: Subject) -> list[Row]:
-    """2,000 messages: from the first frame until they are shown, and the work for a page."""
-    made = subprocess.run([subject.python, str(HERE / "said.py")], env=subject.env, capture_output=True, check=True)
-    with Seat([subject.zot, *_LAB, "--resume", made.stdout.decode().strip()], subject) as seat:
-        began = seat.until("anything")
-        opened = seat.until("That is it.") - began
-        seat.rest(2.0)
-        worked, delays = seat.cpu_s, []
+def _scrolling(installation: Installation) -> list[Row]:
+    """2,000 messages: from the first frame until they are shown, and the CPU time per page."""
+    made = subprocess.run(
+        [installation.python, str(HERE / "long_session.py")], env=installation.env, capture_output=True, check=True
+    )
+    with PtyProgram([installation.zot, *_LAB, "--resume", made.stdout.decode().strip()], installation) as program:
+        began = program.until("anything")
+        opened = program.until("That is it.") - began
+        program.rest(2.0)
+        worked, delays = program.cpu_s, []
         for _ in range(_PAGES):
             pressed = perf_counter()
-            seat.type(_UP)
-            delays.append((seat.until("\x1b[1;1H") - pressed) * 1e3)
-            seat.rest(0.2)
-        page = (seat.cpu_s - worked) / _PAGES
+            program.type(_UP)
+            delays.append((program.until("\x1b[1;1H") - pressed) * 1e3)
+            program.rest(0.2)
+        page = (program.cpu_s - worked) / _PAGES
     return [
-        Row("terminal: open 2,000 messages", subject.name, opened * 1e3, "ms", at_most=1000, detail="after the frame"),
+        Row(
+            "terminal: open 2,000 messages",
+            installation.name,
+            opened * 1e3,
+            "ms",
+            at_most=1000,
+            detail="after the frame",
+        ),
         Row(
             "terminal: a page of them",
-            subject.name,
+            installation.name,
             page * 1e3,
             "ms",
             at_most=50,
@@ -136,5 +153,5 @@ def _scrolling(subject: Subject) -> list[Row]:
     ]
 
 
-if __name__ == "__main__":  # One that is installed already, with the extra: `python bench/terminal.py DIRECTORY`.
-    print(*_typing(one := Subject("zot", Path(sys.argv[1]))), *_scrolling(one), *_first_frame([one], 6), sep="\n")
+if __name__ == "__main__":  # Measure an existing installation with the extra: `python bench/terminal.py DIRECTORY`.
+    print(*_typing(one := Installation("zot", Path(sys.argv[1]))), *_scrolling(one), *_first_frame([one], 6), sep="\n")

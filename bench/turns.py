@@ -41,7 +41,7 @@ def _event(kind: str, **fields: Any) -> bytes:
 
 
 def _reply(stop: str, *parts: bytes) -> bytes:
-    """A reply without its beginning, which says how long the request was."""
+    """A reply without its first event, which reports the request's tokens."""
     end = _event("message_delta", delta={"stop_reason": stop}, usage={"output_tokens": 50})
     return b"".join([*parts, end, _event("message_stop")])
 
@@ -136,7 +136,7 @@ def _agent(service: Service) -> Agent:
 
 
 async def main(turns: int, path: str | None) -> dict[str, list[float]]:
-    """Return how long each turn took, and how much memory was used meanwhile."""
+    """Return the duration of each turn, and the memory used meanwhile."""
     journal = None if path is None else await Journal.open(path)
     agent = _agent(
         Service("bench", AnthropicMessages(base_url="http://model", origin="bench"), InstantModel(), key=_Key())
@@ -162,7 +162,7 @@ def _resident_mb() -> float:
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * resource.getpagesize() / (1 << 20)
-    except FileNotFoundError:  # macOS: the most it ever was
+    except FileNotFoundError:  # macOS: the peak
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
 
 

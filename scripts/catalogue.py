@@ -146,7 +146,7 @@ _VENDORS: Mapping[str, Vendor] = {
             Family(r"\w[^/]*/.*", 16_384, False),
         ],
     ),
-    "ollama": Vendor(None, []),  # What it serves is what its owner loaded.
+    "ollama": Vendor(None, []),  # It serves the models that its owner loaded.
     "groq": Vendor(
         "groq",
         [
@@ -178,7 +178,7 @@ _VENDORS: Mapping[str, Vendor] = {
     "lab": Vendor(None, [First("lab-1", 200_000, 64_000, True, (0.0, 0.0, 0.0))]),
 }
 
-#: What a model of another kind is called: one that draws, listens, speaks, searches or judges; and other tariffs.
+#: Names of models of another kind (image, audio, search, moderation) and of other tariffs.
 _OTHER_KINDS = re.compile(
     r"audio|banana|batch|computer|cyber|embed|free|guard|image|live|moderation|ocr|omni|realtime|research"
     r"|robotics|search|speech|transcribe|turbo-instruct|tts|video|vision|voice|voxtral|whisper"
@@ -187,7 +187,7 @@ _UNITS = ("input", "output", "cache_read", "cache_write")
 
 
 class Node(NamedTuple):
-    """A constructor call in the data: its name, and what it was given."""
+    """A constructor call in the data: its name and its arguments."""
 
     kind: str
     fields: Mapping[str, Any]
@@ -332,7 +332,7 @@ def _elements(expression: ast.expr) -> list[ast.expr]:
 
 
 def _value(expression: ast.expr) -> Any:
-    """Return what an expression of the data says, without running it."""
+    """Return the value of an expression of the data, without running it."""
     match expression:
         case ast.Constant(value=value):
             return value
@@ -347,7 +347,7 @@ def _value(expression: ast.expr) -> Any:
         case ast.Call(func=ast.Name(id=kind), args=[], keywords=keywords):
             return Node(kind, {str(keyword.arg): _value(keyword.value) for keyword in keywords})
         case _:
-            return None  # Times of day and the like, which nothing here looks at.
+            return None  # Times of day and the like, which are not used here.
 
 
 def _read(path: Path) -> str:

@@ -5,7 +5,7 @@ them: strace lets that call fail, or kills the process when it makes it. A failu
 file, never in a traceback or an internal error; after a death, the journal is whole and its session can be resumed.
 
 With --sample N, only N points are tried, spread evenly. Where strace is missing, or may not trace, nothing is tried:
-that is said, and is an error if the variable CI is set.
+the output says so, and it is an error if the variable CI is set.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CALLS = (
     "openat,read,pread64,write,pwrite64,fsync,fdatasync,ftruncate,fallocate,fcntl,flock,newfstatat,mmap,unlink,"
     "rename,link,mkdir,chmod,fchmod,getdents64,bind,connect"
 )
-#: What fails: by default, the disk.
+#: The injected error: by default a failing disk.
 ERRORS = {"write": "ENOSPC", "pwrite64": "ENOSPC", "mmap": "ENOMEM", "connect": "EACCES", "bind": "EACCES"}
 #: The calls at which a death leaves something half done.
 DEADLY = frozenset({"openat", "write", "pwrite64", "fdatasync", "fsync", "ftruncate", "unlink", "rename", "link"})
@@ -59,7 +59,7 @@ CONVERSATION = (
 
 
 class Scenario(NamedTuple):
-    """A command, its input, and what its output has if it succeeds. ``fresh``: its home is empty."""
+    """A command, its input, and the text that its output has on success. ``fresh``: its home is empty."""
 
     argv: tuple[str, ...]
     expects: str
@@ -96,7 +96,7 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 class Point(NamedTuple):
-    """The ``nth`` call of a kind on a file, in one thread; and what happens then: an error, or a death."""
+    """The ``nth`` call of a kind on a file, in one thread, and its fault: an error, or a kill."""
 
     scenario: str
     call: str
@@ -109,13 +109,13 @@ class Point(NamedTuple):
         return f"{self.scenario}: {what} {self.call} number {self.nth} on {self.file}"
 
     def inject(self) -> str:
-        """Return what strace is told."""
+        """Return the options of strace."""
         what = "signal=KILL" if self.dies else f"error={ERRORS.get(self.call, 'EIO')}"
         return f"inject={self.call}:{what}:when={self.nth}"
 
 
 class Ended(NamedTuple):
-    """How a command ended, and what strace wrote about it."""
+    """The result of a command, and the output of strace."""
 
     code: int | None
     out: str
@@ -173,18 +173,18 @@ class Place:
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment: nothing of ours but where to find programs, and a home that is nobody's."""
+        """The environment: only PATH, and an empty home."""
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH") if name in os.environ}
         return {**kept, "HOME": str(self.directory), "ZOT_HOME": str(self.home), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def main() -> int:
-    """Try the points that were asked for; return 1 if something was wrong."""
+    """Try the requested points; return 1 if a check failed."""
     options = _options()
     if (reason := _cannot_trace()) is not None:
         print(f"faults: nothing was tried: {reason}")
         return 1 if os.environ.get("CI") else 0
-    logging.disable()  # What is wrong with a journal is said below.
+    logging.disable()  # Problems of a journal are reported below.
     with tempfile.TemporaryDirectory(prefix="zot-faults-") as directory:
         seed = _seed(Path(directory))
         names = options.only or list(SCENARIOS)
@@ -264,7 +264,7 @@ def _calls(trace: str, directory: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _tried(point: Point, seed: Path) -> list[str] | None:
-    """Run a command with one failure or death; return what was wrong then, None if it did not come to that."""
+    """Run a command with one fault; return the problem, None if the fault was not reached."""
     scenario = SCENARIOS[point.scenario]
     with tempfile.TemporaryDirectory(prefix="zot-fault-") as directory:
         place = Place(Path(directory), None if scenario.fresh else seed)
@@ -293,7 +293,7 @@ def _wrong(scenario: Scenario, ended: Ended, place: Place) -> list[str]:
 
 
 def _left(place: Place) -> list[str]:
-    """Return what is wrong with the journal that was left; nothing if there is none."""
+    """Return the problems of the journal, none if it does not exist."""
     path = str(place.home / "journal.db")
     if not os.path.exists(path):
         return []

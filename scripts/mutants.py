@@ -1,4 +1,4 @@
-"""`make mutants`: the source is changed in one small place at a time; a change that no test notices shows a hole.
+"""`make mutants`: change the source in one small place at a time; a change that no test notices shows a gap.
 
 A mutant changes one place of one module: a comparison, `and` and `or`, a `not`, a condition, a number, or a statement
 that is dropped. The tests of its area (`AREAS`) run on a copy of the tree until one of them fails. A mutant that
@@ -93,7 +93,7 @@ class Outcome(NamedTuple):
     failed: str = ""
 
 
-# What can be changed.
+# Changes.
 
 
 def mutants(module: str, source: str) -> Iterator[Mutant]:
@@ -176,7 +176,7 @@ def _is_untold(value: ast.expr) -> bool:
     return value.id in _UNTOLD
 
 
-# Which tests see to it.
+# Tests by area.
 
 
 def area_of(module: str) -> tuple[str, ...]:
@@ -213,7 +213,7 @@ def modules(only: Sequence[str], *, namespace: bool) -> list[str]:
     ]
 
 
-# How they are tried.
+# Running.
 
 
 class Copy:
@@ -259,7 +259,7 @@ class Copy:
         return Outcome("survived" if process.returncode == 0 else "killed", failed[0] if failed else "")
 
     def write(self, module: str, source: str) -> None:
-        """Let a module read so."""
+        """Write a module's changed source."""
         (self._place / SRC / module).write_text(source)
 
 
@@ -287,7 +287,7 @@ class Trial:
                 self._copies.append(copy)
         if verdict == "survived":
             print(f"{SRC / mutant.module}:{mutant.line}: {mutant.before}\n    -> {mutant.after}", flush=True)
-        # What the deadline has cut off says nothing.
+        # A run cut off by the deadline proves nothing.
         if verdict != "hung" or not self._is_over:
             with self._lock:
                 self.verdicts[verdict] += 1
@@ -309,7 +309,7 @@ class Trial:
                 return outcome.verdict
 
     def _fails_anyway(self, copy: Copy, test: str) -> bool:
-        """True if a test fails without any change, too: it then says nothing about mutants."""
+        """True if a test fails even without a change: its failure then proves nothing about mutants."""
         if test not in self._is_broken:
             self._is_broken[test] = copy.run([test], within_s=self._limit_s).verdict == "killed"
             if self._is_broken[test]:

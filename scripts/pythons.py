@@ -16,7 +16,7 @@ from pathlib import Path
 _OLDEST = (3, 11)
 _NEWEST_MINOR = 30
 _PATIENCE_S = 30
-#: Fails where an environment cannot be made.
+#: Fails where a virtual environment cannot be created.
 _ASK = "import sys, venv, ensurepip; print(*sys.version_info[:3])"
 
 

@@ -84,7 +84,7 @@ class Commands(msgspec.Struct, frozen=True):
     commands: tuple[CommandInfo, ...]
 
 
-#: What `data` is in the response to a command; the others have none.
+#: The type of `data` in the response to a command; other commands have none.
 _DATA: dict[type[Command], type[msgspec.Struct]] = {
     Hello: HelloData,
     rpc.Prompt: Started,
@@ -138,7 +138,7 @@ def host_schema() -> dict[str, Any]:
         "enum": [*typing.get_args(host.RequestType), None],
         "default": None,
     }
-    for kind in (host.Response, host.Usage):  # What has a default is written all the same, except for one.
+    for kind in (host.Response, host.Usage):  # Fields with a default are always written, except for one.
         required = [name for name in kind.__struct_fields__ if name != "replayed"]
         definitions[kind.__name__]["required"] = required
     return {
@@ -192,7 +192,7 @@ def daemon_schema() -> dict[str, Any]:
     others = [*said, jsonrpc.ErrorObject, daemon_types.FailedTurn, daemon_types.LogEvent]
     refs, definitions = msgspec.json.schema_components([*kinds, *others], ref_template=_REF)
     params, results = refs[0 : len(kinds) : 2], refs[1 : len(kinds) : 2]
-    for kind in _answered(daemon.METHODS.values()):  # What has a default is written all the same, unless it is absent.
+    for kind in _answered(daemon.METHODS.values()):  # Fields with a default are always written, unless absent.
         fields = msgspec.structs.fields(kind)
         definitions[kind.__name__]["required"] = [f.encode_name for f in fields if f.default is not msgspec.UNSET]
     for kind in said:

@@ -34,7 +34,7 @@ def _declaration(name: str, node: dict[str, Any]) -> str:
 
 
 def _type(node: dict[str, Any]) -> str:
-    """Return what TypeScript calls a schema."""
+    """Return a schema as a TypeScript type."""
     match node:
         case {"$ref": ref}:
             return str(ref).rpartition("/")[2]

@@ -27,7 +27,7 @@ _MS_REC = 0x4000
 _MS_PRIVATE = 0x40000
 #: Variables that name places or rights of the user who starts this.
 _FOREIGN = ("SUDO_", "XDG_", "DBUS_", "SSH_", "GIT_", "ZOT_HOME", "MAIL", "OLDPWD")
-#: What a command cannot return itself: it could not be started as another user.
+#: Exit code if the command could not be started as another user.
 _UNABLE = 125
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -37,7 +37,7 @@ class Unable(Exception):
 
 
 def needed_directories() -> list[Path]:
-    """Return what the user must read: the checkout, the environment, and the interpreter behind it."""
+    """Return the paths that the user must read: the checkout, the environment, and its interpreter."""
     checkout = Path(__file__).resolve().parent.parent
     interpreter = Path(sys.executable).resolve().parent.parent
     found = [Path(place).resolve() for place in (checkout, sys.prefix, sys.base_prefix, interpreter)]
@@ -127,7 +127,7 @@ def run(command: Sequence[str], uid: int, home: Path) -> int:
 
 def main(command: Sequence[str]) -> int:
     if os.geteuid() != 0:
-        return 0  # This user has no rights: the run before was that of one.
+        return 0  # This user has no rights: the previous run was unprivileged already.
     uid = free_uid()
     home = Path(tempfile.mkdtemp(prefix="zot-"))
     print(f"As uid {uid}:", flush=True)

@@ -27,7 +27,7 @@ def thinking(*pieces: str) -> list[bytes]:
 
 
 def call(index: int | None = None, id: str | None = None, name: str | None = None, args: Any = None) -> bytes:  # noqa: A002
-    """A piece of a call. What is None is left out."""
+    """A piece of a call. None omits a field."""
     function = {key: value for key, value in (("name", name), ("arguments", args)) if value is not None}
     about = {key: value for key, value in (("index", index), ("id", id)) if value is not None}
     return chunk(tool_calls=[{**about, "function": function}])

@@ -1,4 +1,4 @@
-"""What all tests share: the process under test, a model service on a socket, and that nothing is left running."""
+"""Fixtures for all tests: zot processes, a model service on a socket, and the check for leftovers."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ import pytest
 from hypothesis import settings
 
 from editor import Editor
-from forked import Nursery
+from forked import ForkServer
 from harness import Zot, serving
 from hosts import Hosts
 from shell import Shell
 from zot.providers.lab.script import demo
 
-#: What a run says at its end: which checks a missing program kept from running, and what was left behind.
-pytest_plugins = ["optional_report", "leftovers", "terse"]
+#: Plugins: report tests that lack a program, fail on leftovers, fewer messages of workers.
+pytest_plugins = ["optional_report", "leftovers", "quiet_workers"]
 
-# The same examples on every run, nothing written to disk, and no clock: slow machines are no failure.
+# The same examples on every run, nothing written to disk, and no deadline: a slow machine is not a failure.
 settings.register_profile("zot", derandomize=True, database=None, deadline=None)
 settings.load_profile("zot")
 
 
 def pytest_configure() -> None:
-    """Let `python3` be the interpreter itself: what a manager of versions puts before it costs six starts of it.
+    """Put the interpreter itself first in PATH as `python3`: a version manager's shim costs six starts.
 
-    And let Ctrl+C be heard by what is started here, also where a shell has put all of it into the background.
+    Restore SIGINT for started processes, which a shell ignores for background jobs.
     """
     os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
-    """Let the thousands of tests that are there now be no concern of whoever looks for garbage, time and again."""
+    """Freeze the collected tests, so that the garbage collector does not scan them again and again."""
     gc.collect()
     gc.freeze()
-    # By default it is looked for after every 700 new objects, which is an eighth of the time of what runs in here.
+    # The default of 700 new objects per collection takes an eighth of the run.
     gc.set_threshold(10_000)
 
 
 @pytest.fixture
-def zot(tmp_path: Path, nursery: Nursery) -> Iterator[Callable[..., Zot]]:
-    """Start `zot rpc` in an empty directory, as often as a test likes; from nothing if ``fresh``."""
+def zot(tmp_path: Path, fork_server: ForkServer) -> Iterator[Callable[..., Zot]]:
+    """Start `zot rpc` in an empty directory, any number of times; without the fork server if ``fresh``."""
     started: list[Zot] = []
 
     def start(*flags: str, fresh: bool = False, **popen: Any) -> Zot:
-        started.append(Zot(*flags, nursery=None if fresh else nursery, **{"cwd": tmp_path, **popen}))
+        started.append(Zot(*flags, fork_server=None if fresh else fork_server, **{"cwd": tmp_path, **popen}))
         return started[-1]
 
     yield start
@@ -60,12 +60,12 @@ def zot(tmp_path: Path, nursery: Nursery) -> Iterator[Callable[..., Zot]]:
 
 
 @pytest.fixture
-def editors(tmp_path: Path, nursery: Nursery) -> Iterator[Callable[..., Editor]]:
-    """Start `zot acp` in an empty directory with a home of its own, as often as a test likes."""
+def editors(tmp_path: Path, fork_server: ForkServer) -> Iterator[Callable[..., Editor]]:
+    """Start `zot acp` in an empty directory with its own home, any number of times."""
     started: list[Editor] = []
 
     def start(*flags: str, **more: Any) -> Editor:
-        started.append(Editor(*flags, cwd=tmp_path, nursery=nursery, **more))
+        started.append(Editor(*flags, cwd=tmp_path, fork_server=fork_server, **more))
         return started[-1]
 
     yield start
@@ -74,22 +74,22 @@ def editors(tmp_path: Path, nursery: Nursery) -> Iterator[Callable[..., Editor]]
 
 
 @pytest.fixture
-def shell(tmp_path: Path, nursery: Nursery) -> Shell:
+def shell(tmp_path: Path, fork_server: ForkServer) -> Shell:
     """zot as it is used in a shell, in an empty directory and with a home of its own."""
-    return Shell(tmp_path, nursery)
+    return Shell(tmp_path, fork_server)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nursery() -> Iterator[Nursery]:
-    """Where processes come from that need not be started from nothing."""
-    with Nursery() as started:
+def fork_server() -> Iterator[ForkServer]:
+    """The fork server of this test run."""
+    with ForkServer() as started:
         yield started
 
 
 @pytest.fixture
-def hosts(tmp_path: Path, nursery: Nursery) -> Hosts:
+def hosts(tmp_path: Path, fork_server: ForkServer) -> Hosts:
     """`zot host` as bridges start it, in an empty directory and with a home of its own."""
-    return Hosts(tmp_path, nursery)
+    return Hosts(tmp_path, fork_server)
 
 
 @pytest.fixture(scope="session")

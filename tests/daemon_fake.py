@@ -1,4 +1,4 @@
-"""A daemon that owns an endpoint and answers as it was told, in a thread."""
+"""A fake daemon in a thread: owns an endpoint and gives scripted answers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, Self
 
 from zot.serve.daemon.claim import claim_endpoint
 
-#: What a method is answered with: a result, or the number of an error.
+#: The answer to a method: a result, or an error code.
 Answers = Mapping[str, "dict[str, Any] | int"]
 
 
 class FakeDaemon:
     """Answers each method as ``answers`` says, with an update before each answer; ends after `daemon/stop`.
 
-    A method that is not there is not answered at all.
+    A method without an answer gets none.
     """
 
     def __init__(self, path: str, answers: Answers) -> None:

@@ -1,4 +1,4 @@
-"""Daemons as processes: started, killed, replaced; and clients that find them."""
+"""Daemon processes that a test starts, kills and replaces, and clients that connect to them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from daemons import PATIENCE_S, Caller
-from forked import Forked, Nursery
+from forked import Forked, ForkServer
 from harness import environment, read_some
 
 
 class Daemons:
     """Daemons of one home, one after the other, or one replacing another."""
 
-    def __init__(self, directory: Path, nursery: Nursery) -> None:
-        self._nursery = nursery
+    def __init__(self, directory: Path, fork_server: ForkServer) -> None:
+        self._fork_server = fork_server
         self.cwd = directory / "project"
         self.home = directory / "home"
         self.cwd.mkdir()
@@ -29,18 +29,18 @@ class Daemons:
         self._callers: list[Caller] = []
 
     def start(self, *flags: str) -> Forked:
-        """Start one; return when it listens."""
+        """Start a daemon; return once it listens."""
         daemon = self.fork("daemon", "--provider", "lab", *flags)
         self.hears(daemon, "listens at")
         return daemon
 
     def fork(self, *argv: str) -> Forked:
         """Start a command."""
-        self._started.append(self._nursery.fork(argv, self.cwd, self.env))
+        self._started.append(self._fork_server.fork(argv, self.cwd, self.env))
         return self._started[-1]
 
     def hears(self, daemon: Forked, words: str) -> str:
-        """Return what a daemon says on standard error, when it has said these words."""
+        """Return a daemon's standard error once it contains these words."""
         said, deadline = b"", time.monotonic() + PATIENCE_S
         while words.encode() not in said:
             more = read_some(daemon.stderr.fileno(), deadline)
@@ -49,7 +49,7 @@ class Daemons:
         return said.decode()
 
     async def caller(self) -> Caller:
-        """Return a client that has introduced itself."""
+        """Return an initialized client."""
         caller = Caller(*await asyncio.open_unix_connection(self.path, limit=1 << 26))
         self._callers.append(caller)
         await caller.get("initialize", protocolVersion=1)
@@ -65,7 +65,7 @@ class Daemons:
         return await asyncio.to_thread(daemon.wait, PATIENCE_S)
 
     def log(self) -> str:
-        """Return what the daemons wrote down."""
+        """Return the daemons' log."""
         return (self.home / "data" / "logs" / "daemon.log").read_text()
 
     async def close(self) -> None:
@@ -78,14 +78,14 @@ class Daemons:
 
 
 async def eventually(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     async with asyncio.timeout(PATIENCE_S):
         while not is_so():
             await asyncio.sleep(0.01)
 
 
 def is_there(pid: int) -> bool:
-    """Return whether a process is there."""
+    """Return whether a process exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -19,9 +19,8 @@ from zot.journal.journal import Journal
 from zot.runtime.shared import SharedResources
 from zot.serve.daemon.audit import Audit
 from zot.serve.daemon.claim import Claim, claim_endpoint
-from zot.serve.daemon.daemon import Daemon
+from zot.serve.daemon.daemon import Daemon, DaemonParts
 from zot.serve.daemon.logs import LogFile
-from zot.serve.daemon.parts import DaemonParts
 from zot.serve.daemon.sockets import listen
 from zot.wire import jsonrpc
 from zot.wire.daemon import METHODS, Method
@@ -29,8 +28,8 @@ from zot.wire.daemon import METHODS, Method
 Frame: TypeAlias = dict[str, Any]
 
 #: How long anything may take before a test fails. Never how long it does take.
-PATIENCE_S = 20.0
-#: What every method may be answered with.
+PATIENCE_S = 60.0
+#: Errors that every method may return.
 EVERYWHERE = {
     jsonrpc.INVALID_REQUEST,
     jsonrpc.INVALID_PARAMS,
@@ -44,7 +43,7 @@ _MAX_LINE = 1 << 26
 
 
 class Running:
-    """A daemon that runs, and what it was made of."""
+    """A running daemon and its parts."""
 
     def __init__(self, daemon: Daemon, journal: Journal, claim: Claim, stop_listening: Callable[[], None]) -> None:
         self.daemon = daemon
@@ -55,20 +54,20 @@ class Running:
         self._callers: list[Caller] = []
 
     async def caller(self, **asked: Any) -> Caller:
-        """Return a client that has introduced itself, with what it ``asked`` for."""
+        """Return an initialized client, with the features it ``asked`` for."""
         caller = await self.stranger()
         answer = await caller.ask("initialize", **(asked or {"protocolVersion": 1}))
         assert "result" in answer
         return caller
 
     async def stranger(self, limit: int = _MAX_LINE) -> Caller:
-        """Return a client that has said nothing yet."""
+        """Return a connected client that has not initialized yet."""
         caller = Caller(*await asyncio.open_unix_connection(self.path, limit=limit))
         self._callers.append(caller)
         return caller
 
     async def events(self, session_id: str) -> list[tuple[int, Frame]]:
-        """Return the events that are on record, with their numbers."""
+        """Return the recorded events with their sequence numbers."""
         found = await self.journal.reading(replay.events_after, session_id, 0, 1 << 20)
         from zot.encoding import encode
 
@@ -88,7 +87,7 @@ class Running:
 async def running(
     home: Path, *, ephemeral: bool = False, journal_at: Path | None = None, mends: bool = True, **flags: Any
 ) -> AsyncIterator[Running]:
-    """Run a daemon that keeps everything in ``home``, with what its command line would say."""
+    """Run a daemon with its files in ``home`` and the options of its command line."""
     place = DaemonPaths(str(home / "d.sock"), str(home), str(home), str((journal_at or home) / "journal.db"))
     journal, resources = await Journal.open(str(place.journal)), SharedResources(serves_many=True)
     audit = Audit(LogFile(str(home / "audit.log")), soon=asyncio.get_running_loop().call_soon)
@@ -108,7 +107,7 @@ async def running(
         with chdir(home), at_home(home / "user"):
             yield service
     finally:
-        await service.close(grace_s=0)  # What a test leaves running is not waited for.
+        await service.close(grace_s=0)  # A test's leftover runs are not awaited.
         logging.getLogger("zot").removeHandler(handler)
         audit.close()
         await resources.close()
@@ -117,7 +116,7 @@ async def running(
 
 
 class _Complaints(logging.Handler):
-    """Notes what the daemon did not foresee: nothing may be that."""
+    """Collects the daemon's internal errors: there must be none."""
 
     def __init__(self, complaints: list[str]) -> None:
         super().__init__(logging.ERROR)
@@ -128,32 +127,32 @@ class _Complaints(logging.Handler):
 
 
 class Asked:
-    """What a client has asked for: an error that answers it must be one that its method declares, or that all have."""
+    """The open requests of a client: an error must be one that its method declares, or a common one."""
 
     def __init__(self) -> None:
         self._methods: dict[str, Method] = {}
 
     def note(self, request: Frame) -> None:
-        """Remember what is asked for; the last request with an id counts."""
+        """Remember a request; the last one with an id counts."""
         method = METHODS.get(str(request.get("method")))
         if method is not None:
             self._methods[repr(request.get("id"))] = method
 
     def check(self, frame: Frame) -> None:
-        """Fail at an error that is not declared."""
+        """Fail on an undeclared error."""
         method = self._methods.get(repr(frame.get("id")))
         if method is not None and "error" in frame:
             assert frame["error"]["code"] in {*method.errors, *EVERYWHERE}, f"{method.name} may not answer {frame}"
 
 
 class Caller:
-    """A client: it asks, and remembers in which order it was told what."""
+    """A client that records what it receives, in order."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
         self.heard: list[Frame] = []
-        #: What must not be lost as long as it is there.
+        #: A reference that keeps the object alive.
         self.keeps: list[object] = []
         self._numbers = count(1)
         self._asked = Asked()
@@ -167,7 +166,7 @@ class Caller:
         self.writer.write(b"".join(line + b"\n" for line in coded))
 
     def call(self, method: str, **params: Any) -> int:
-        """Ask for something; return the id of the request."""
+        """Send a request; return its id."""
         number = next(self._numbers)
         self.write(request(method, number, params))
         return number
@@ -189,31 +188,31 @@ class Caller:
         return frame
 
     async def answer(self, number: Any) -> Frame:
-        """Read up to the answer to a request, and return it."""
+        """Read up to the answer to a request and return it."""
         while True:
             frame = await self.read()
             if "method" not in frame and frame["id"] == number:
                 return frame
 
     async def ask(self, method: str, **params: Any) -> Frame:
-        """Ask, and return the answer; what is heard before it is in ``heard``."""
+        """Send a request and return the answer; earlier messages are in ``heard``."""
         return await self.answer(self.call(method, **params))
 
     async def get(self, method: str, **params: Any) -> Frame:
-        """Ask, and return the result."""
+        """Send a request and return the result."""
         answer = await self.ask(method, **params)
         assert "result" in answer, answer
         result: Frame = answer["result"]
         return result
 
     async def error(self, method: str, **params: Any) -> tuple[int, str]:
-        """Ask, and return the code and the message of the error."""
+        """Send a request and return the code and the message of the error."""
         answer = await self.ask(method, **params)
         assert "error" in answer, answer
         return answer["error"]["code"], answer["error"]["message"]
 
     async def until(self, **wanted: Any) -> Frame:
-        """Read up to an update that has these values, and return what it says."""
+        """Read up to an update with these values and return it."""
         while True:
             frame = await self.read()
             params = frame.get("params", {})
@@ -230,12 +229,12 @@ class Caller:
             return self.heard[begin:]
 
     def updates(self, session_id: str | None = None) -> list[Frame]:
-        """Return what was heard of sessions so far, or of one."""
+        """Return the updates received so far, of all sessions or of one."""
         found = [frame["params"] for frame in self.heard if frame.get("method") == "session/update"]
         return [one for one in found if session_id in (None, one.get("sessionId"), one.get("session_id"))]
 
     async def close(self) -> None:
-        """Go without a word."""
+        """Disconnect without a goodbye."""
         self.writer.close()
 
     async def __aenter__(self) -> Self:
@@ -246,10 +245,10 @@ class Caller:
 
 
 def request(method: str, number: Any, params: Mapping[str, Any]) -> Frame:
-    """Return a request as it is written."""
+    """Return an encoded request."""
     return {"jsonrpc": "2.0", "method": method, "params": dict(params), "id": number}
 
 
 def order(frames: list[Frame]) -> list[Any]:
-    """Return in short what was heard: the types of updates, and the ids of answers."""
+    """Return a summary of received messages: the types of updates and the ids of answers."""
     return [frame["params"]["type"] if "method" in frame else frame["id"] for frame in frames]

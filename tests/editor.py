@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jsonschema_rs
-from acp import schema
 
 from harness import Zot, environment
 
 if TYPE_CHECKING:
-    from forked import Nursery
+    from pydantic import TypeAdapter
+
+    from forked import ForkServer
 
 Frame: TypeAlias = dict[str, Any]
 
@@ -23,6 +24,7 @@ Frame: TypeAlias = dict[str, Any]
 ANSWERS = {
     "initialize": "InitializeResponse",
     "authenticate": "AuthenticateResponse",
+    "logout": "LogoutResponse",
     "session/new": "NewSessionResponse",
     "session/load": "LoadSessionResponse",
     "session/resume": "ResumeSessionResponse",
@@ -34,7 +36,13 @@ ANSWERS = {
     "session/set_mode": "SetSessionModeResponse",
     "session/set_config_option": "SetSessionConfigOptionResponse",
 }
-REQUESTS = {"session/update": "SessionNotification", "session/request_permission": "RequestPermissionRequest"}
+REQUESTS = {
+    "session/update": "SessionNotification",
+    "session/request_permission": "RequestPermissionRequest",
+    "elicitation/create": "CreateElicitationRequest",
+    "fs/read_text_file": "ReadTextFileRequest",
+    "fs/write_text_file": "WriteTextFileRequest",
+}
 #: In the published schema, but not in the models of the Python package.
 NEWER = {"notice", "compaction_update"}
 
@@ -47,8 +55,28 @@ def check(name: str, value: Any) -> None:
     if (published := _published(name)) is not None:
         published.validate(value)
     if not (name == "SessionNotification" and value["update"]["sessionUpdate"] in NEWER):
-        model = getattr(schema, name).model_validate(value)
-        assert model.model_dump(mode="json", by_alias=True, exclude_unset=True) == value
+        value, model = _without_names(value), _model(name)
+        assert model.dump_python(model.validate_python(value), mode="json", by_alias=True, exclude_unset=True) == value
+
+
+@cache
+def _model(name: str) -> TypeAdapter[Any]:
+    # They take a tenth of the collection: loaded by the worker that needs them.
+    from acp import schema
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(getattr(schema, name))
+
+
+def _without_names(value: Any) -> Any:
+    """Return ``value`` without the name of a tool, which the models of the Python package do not know."""
+    match value:
+        case {"update": {"sessionUpdate": "tool_call", "name": _} as card}:
+            return {**value, "update": {key: one for key, one in card.items() if key != "name"}}
+        case {"toolCall": {"name": _} as card}:
+            return {**value, "toolCall": {key: one for key, one in card.items() if key != "name"}}
+        case _:
+            return value
 
 
 @cache
@@ -64,15 +92,19 @@ def _published(name: str) -> jsonschema_rs.Validator | None:
 class Editor(Zot):
     """A client of `zot acp` in ``cwd``; the journal is in ``cwd/home``."""
 
-    def __init__(self, *flags: str, cwd: Path, nursery: Nursery, env: dict[str, str] | None = None) -> None:
+    def __init__(self, *flags: str, cwd: Path, fork_server: ForkServer, env: dict[str, str] | None = None) -> None:
         provider = () if "--provider" in flags else ("--provider", "lab")
         variables = environment({"ZOT_HOME": str(cwd / "home"), **(env or {})})
         self.cwd = cwd
-        self.process = nursery.fork(["acp", *provider, *flags], cwd, variables)
+        self.process = fork_server.fork(["acp", *provider, *flags], cwd, variables)
         self.frames: list[Frame] = []
         self._unread = bytearray()
         self._lines: list[bytes] = []
         self._asked: dict[int, str] = {}
+        #: Unsaved text by path, whether it opens other files, whether it saves, and what it was asked for.
+        self.buffers: dict[str, str] = {}
+        self.opens = self.saves = True
+        self.accessed: list[tuple[str, str]] = []
 
     def read(self, *, within_s: float = 15.0) -> Frame:
         frame: Frame = json.loads(self.read_line(within_s=within_s))
@@ -87,7 +119,23 @@ class Editor(Zot):
         else:
             check("Error", frame["error"])
         self.frames.append(frame)
+        if frame.get("method") in ("fs/read_text_file", "fs/write_text_file"):
+            self._access(frame["method"], frame["id"], frame["params"])
         return frame
+
+    def _access(self, method: str, number: int, params: Frame) -> None:
+        """Answer as an editor does: a buffer counts, and a change is saved."""
+        path = params["path"]
+        self.accessed.append((method.removeprefix("fs/"), path))
+        answer: Frame = {"error": {"code": -32603, "message": "not in the project"}}
+        if method == "fs/read_text_file" and (path in self.buffers or (self.opens and Path(path).is_file())):
+            answer = {"result": {"content": self.buffers.get(path) or Path(path).read_text()}}
+        elif method == "fs/write_text_file" and self.saves:
+            if path in self.buffers:
+                self.buffers[path] = params["content"]
+            Path(path).write_text(params["content"])
+            answer = {"result": {}}
+        self.send({"jsonrpc": "2.0", "id": number, **answer})
 
     def ask_for(self, method: str, **params: Any) -> int:
         """Send a request and return its id."""

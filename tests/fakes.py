@@ -1,4 +1,4 @@
-"""Stand-ins for what surrounds a session. Each implements the protocol of the real thing."""
+"""Fakes for the collaborators of a session, each with the interface of the real one."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from zot.store import Acquired, Change, FindAnswer, MemoryStore, PermissionGrant
 from zot.tools.base import Output, Tool, ToolContext
 
 #: How long anything may take before a test fails. Never how long it does take.
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 NOON = "2026-01-01T12:00:00.000Z"
 PNG = ImageBlock("image/png", b"\x89PNG")
 
 
 class Points:
-    """The places where a run waits, counted. At the one numbered ``at``, ``act`` is called."""
+    """Counts the points where a run awaits; at number ``at`` it calls ``act``."""
 
     def __init__(self, at: int = 0, act: Callable[[], None] = lambda: None) -> None:
         self.passed = 0
@@ -50,7 +50,7 @@ Piece: TypeAlias = bytes | Exception | Callable[[], bytes] | None
 
 
 class Answer(msgspec.Struct):
-    """What a service answers. Pieces that are exceptions are raised, functions called; None is silence for ever."""
+    """A service's answer. Pieces that are exceptions are raised, functions called; None stalls without end."""
 
     pieces: Iterable[Piece]
     status: int = 200
@@ -129,7 +129,7 @@ async def forever() -> None:
 
 
 class FakeTool:
-    """A tool that does what it is told to: an async function of its arguments."""
+    """A tool whose behaviour is an async function of its arguments."""
 
     read_only = False
 
@@ -143,7 +143,7 @@ class FakeTool:
 
 
 class Guard(NoExtensions):
-    """Extensions that let everything pass, until a test sets one of its answers."""
+    """Extensions that allow everything, until a test sets one of their answers."""
 
     def __init__(self, *, holds: bool = False, points: Points | None = None) -> None:
         self.holds_messages = holds
@@ -180,7 +180,7 @@ class Guard(NoExtensions):
 
 
 class Doorman:
-    """An approver who answers ``reason`` to everything, or wants a person asked."""
+    """An approver that answers ``reason`` to everything, or asks a person."""
 
     timeout_s = PATIENCE_S
 
@@ -207,7 +207,7 @@ class Doorman:
 
 
 class Listener(Subscriber):
-    """A subscriber who remembers everything. While ``full``, a run waits in `room`."""
+    """A subscriber that records everything. While ``full``, a run waits in `room`."""
 
     can_approve = full = False
 
@@ -248,12 +248,12 @@ class ListStore(MemoryStore):
         return super().append(rows, run=run, ends=ends)
 
     def mend(self) -> None:
-        """Take everything from now on."""
+        """Accept every append from now on."""
         self._error = None
 
 
 class Reports(JobObserver):
-    """Calls back what becomes of a job."""
+    """Records the callbacks of a job."""
 
     def __init__(
         self, started: Callable[[], object] = lambda: None, dropped: Callable[[AgentError], object] = lambda why: None
@@ -269,7 +269,7 @@ class Reports(JobObserver):
 
 
 class SlowStore:
-    """A store that makes nothing safe until it is told to, as a disk would: `commit` and `lose` are the disk."""
+    """A store whose disk the test controls: `commit` makes rows durable, `lose` drops them."""
 
     full = False
     is_broken = False
@@ -303,19 +303,19 @@ class SlowStore:
         self._safe, self._failed = safe, failed
 
     def commit(self, up_to: int | None = None) -> None:
-        """Everything, or everything up to a number, is on the disk."""
+        """Make all rows, or those up to a number, durable."""
         self._safe_seq = self.last_seq if up_to is None else up_to
         self._safe(self._safe_seq)
         self._changed.set()
 
     def lose(self, problem: StoreFailed) -> None:
-        """What is not on the disk will never be."""
+        """Lose the rows that are not durable."""
         self._problem = problem
         self._failed(problem)
         self._changed.set()
 
     async def room(self) -> None:
-        """There always is."""
+        """The store always has room."""
 
     async def settled(self) -> None:
         while self._safe_seq < self.last_seq:
@@ -354,14 +354,14 @@ async def no_sleep(seconds: float) -> None:
 
 
 def service(transport: FakeTransport, **settings: Any) -> Service:
-    """The real provider over a fake network: it never sleeps, and its dice always show the middle."""
+    """The real provider over a fake network, with retries without sleep and jitter."""
     api = AnthropicMessages(base_url="https://api.test", origin="anthropic")
     given = {name: settings.pop(name) for name in RetryTiming.__struct_fields__ if name in settings}
     return Service("anthropic", api, transport, **{"key": KEY, "retries": at_once(**given), **settings})
 
 
 def at_once(**timing: Any) -> RetryTiming:
-    """Retries that never sleep, and whose dice always show the middle."""
+    """Retries without sleep and jitter."""
     return RetryTiming(**{"sleep": no_sleep, "jitter": lambda: 0.5, **timing})
 
 
@@ -411,7 +411,7 @@ async def finish(session: Session) -> None:
 
 
 async def talk(session: Session, text: str = "hi", images: Sequence[ImageBlock] = ()) -> list[AgentEvent]:
-    """Run one prompt to its end and return what happened."""
+    """Run one prompt to its end and return its events."""
     listener = Listener()
     unsubscribe = session.history.subscribe(listener)
     session.prompt(text, images)

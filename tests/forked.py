@@ -1,4 +1,4 @@
-"""Processes of zot that are forked from one that has it loaded: many of them cost little."""
+"""zot processes forked from the fork server, for tests that start many."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from harness import PATIENCE_S, Late, environment, read_some
 _READ_BYTES = 1 << 16
 
 
-#: The one of this test run, from the moment that it is entered.
-_open: list[Nursery] = []
+#: The fork server of this test run, once entered.
+_open: list[ForkServer] = []
 
 
 def run(
     argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path = ".", given: bytes = b""
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run zot to its end, as `subprocess.run` would, from the nursery of this test run."""
+    """Run zot to its end, as `subprocess.run` would, from the fork server of this test run."""
     process = _open[0].fork(argv, Path(cwd).absolute(), dict(env))
     out, errors = process.communicate(given)
     assert process.returncode is not None
     return subprocess.CompletedProcess(["zot", *argv], process.returncode, out, errors)
 
 
-class Nursery:
-    """Where they come from: see `nursery.py`. It is started with the first of them."""
+class ForkServer:
+    """The client of `fork_server.py`, which is started with the first fork."""
 
     def __init__(self) -> None:
         self._control, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lives: int | None = None
 
     def fork(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> Forked:
-        """Let a process begin."""
+        """Fork a process."""
         if self._lives is None:
             self._lives = self._start()
         (stdin, our_stdin), (our_stdout, stdout), (our_stderr, stderr), (our_report, report) = (
@@ -56,11 +56,11 @@ class Nursery:
         return Forked(our_stdin, our_stdout, our_stderr, our_report)
 
     def _start(self) -> int:
-        """Start it, and return what can be read to its end when it has ended, with all that it forked."""
+        """Start the server, and return a pipe that reaches its end when the server and all its forks have ended."""
         ours, theirs = os.pipe()
         with self._theirs as control:
             subprocess.run(
-                [sys.executable, Path(__file__).parent / "nursery.py", str(control.fileno())],
+                [sys.executable, Path(__file__).parent / "fork_server.py", str(control.fileno())],
                 pass_fds=[control.fileno(), theirs], env=environment({}), stdin=subprocess.DEVNULL, check=True,
                 timeout=PATIENCE_S,
             )  # fmt: skip
@@ -81,7 +81,7 @@ class Nursery:
 
 
 class Forked:
-    """One of them, with what `subprocess.Popen` has for those that we start ourselves."""
+    """A forked zot, with the interface of `subprocess.Popen`."""
 
     def __init__(self, stdin: int, stdout: int, stderr: int, report: int) -> None:
         self.stdin: IO[bytes] = os.fdopen(stdin, "wb")
@@ -93,7 +93,7 @@ class Forked:
         self.pid = self._number(PATIENCE_S)
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it has ended."""
+        """Send a signal, unless the process has ended."""
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -116,7 +116,7 @@ class Forked:
         return self.returncode
 
     def communicate(self, data: bytes = b"", timeout: float = PATIENCE_S) -> tuple[bytes, bytes]:
-        """Write ``data``, end the input, return what it says until its end. Raise TimeoutExpired."""
+        """Write ``data``, close the input, return the output up to its end. Raise TimeoutExpired."""
         deadline = time.monotonic() + timeout
         unsaid, said = memoryview(data), {self.stdout: bytearray(), self.stderr: bytearray()}
         open_streams = [stream for stream in (self.stdin, *said) if not stream.closed]
@@ -156,7 +156,7 @@ class Forked:
 
 
 def _write_some(descriptor: int, data: memoryview) -> memoryview:
-    """Write what does not block; return what is left: nothing, if nobody reads it."""
+    """Write without blocking; return the unwritten rest, nothing if the reader is gone."""
     try:
         return data[os.write(descriptor, data[: select.PIPE_BUF]) :]
     except BrokenPipeError:

@@ -34,7 +34,7 @@ def redacted(data: str) -> Part:
 
 
 def tool(call_id: str, name: str, *pieces: str) -> Part:
-    """A call; with arguments that are no object, what the service makes of such a call: nothing but a remark."""
+    """A call; with arguments that are not an object, the service's own substitute: a finish reason only."""
     arguments = "".join(pieces) or "{}"
     try:
         return [{"functionCall": {"id": call_id, "name": name, "args": json.loads(arguments)}}]

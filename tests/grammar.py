@@ -26,6 +26,8 @@ KEYS: dict[str, tuple[set[str], set[str]]] = {
     "tool_result": ({"id", "is_error", "content"}, {"details"}),
     "retry": ({"reason", "attempt", "delay_ms"}, set()),
     "approval_request": ({"id", "tool", "args", "summary", "deadline"}, set()),
+    "question_request": ({"id", "origin", "message", "deadline"}, {"fields", "url", "call"}),
+    "question_answer": ({"id", "action"}, {"by"}),
     "error": ({"message"}, set()),
     "compact_done": ({"summary"}, {"auto", "pruned"}),
     "done": (set(), set()),
@@ -35,7 +37,7 @@ KEYS: dict[str, tuple[set[str], set[str]]] = {
     "panel_render": ({"extension", "panel_id", "title", "lines"}, {"footer"}),
     "panel_close": ({"extension", "panel_id"}, set()),
 }
-#: They are no part of any run and may come at any time.
+#: Frames outside any run, allowed at any time.
 ASIDE = {"ext_notify", "ext_waiting", "panel_open", "panel_render", "panel_close"}
 
 
@@ -58,7 +60,7 @@ class At(enum.Enum):
 
 
 class Disorder(AssertionError):
-    """A frame that must not come here."""
+    """An unexpected frame."""
 
 
 class Grammar:
@@ -95,7 +97,7 @@ class Grammar:
                 self._happened(kind, frame)
 
     def finish(self) -> None:
-        """The output has ended: nothing may be open."""
+        """Take the end of the output: nothing may be open."""
         if self.at is not At.IDLE:
             self._refuse("the end of the output")
 
@@ -156,7 +158,7 @@ class Grammar:
                 self._check_message(frame["content"])
             case At.SAID, "tool_call" if frame["id"] in self._open:
                 self._calls.append(frame["id"])
-            case At.USING, "approval_request":
+            case At.USING, "approval_request" | "question_request" | "question_answer":
                 pass
             case At.USING, "tool_progress" if frame["id"] == self._calls[0]:
                 pass
@@ -199,7 +201,7 @@ class Grammar:
                 self._refuse(f"turn_end with stop {frame['stop']!r}")
 
     def _check_message(self, content: list[dict[str, Any]]) -> None:
-        """A message says what its deltas said; the calls in it are the ones to be announced."""
+        """Check that a message equals its deltas; its calls are the ones to announce."""
         text = "".join(block["text"] for block in content if block["type"] == "text")
         if text != self._said:
             self._refuse(f"a message that says {text!r}, when its deltas said {self._said!r},")
@@ -208,7 +210,7 @@ class Grammar:
     def _count(self, frame: dict[str, Any]) -> None:
         if self._compacts_unseen:
             return
-        if self._resumed:  # What was used before is not known here.
+        if self._resumed:  # Earlier usage is not known here.
             self._totals = {name: frame["cumulative"][name] - frame[name] for name in COUNTERS}
             self._resumed = False
         for name in COUNTERS:

@@ -1,4 +1,4 @@
-"""Conversations with the real `zot rpc`: a process, its pipes, and what is expected to come out of them."""
+"""Conversations with the real `zot rpc`: a process, its pipes, and the expected frames."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from zot.providers.lab.script import Script
 from zot.providers.lab.server import serve
 
 if TYPE_CHECKING:
-    from forked import Forked, Nursery
+    from forked import Forked, ForkServer
 
 Frame: TypeAlias = dict[str, Any]
 
 #: How long anything may take before a test fails. Never how long it does take.
-PATIENCE_S = 15.0
-#: In the environment of everything the tests start, so that what is left over can be found.
+PATIENCE_S = 60.0
+#: In the environment of every process the tests start, so that leftovers can be found.
 MARK = "ZOT_TEST_RUN"
 _READ_BYTES = 1 << 16
 
 
 class Late(AssertionError):
-    """Something did not happen in time."""
+    """A deadline of the test passed."""
 
 
 class Zot:
@@ -47,14 +47,14 @@ class Zot:
         *flags: str,
         cwd: Path,
         env: Mapping[str, str] | None = None,
-        nursery: Nursery | None = None,
+        fork_server: ForkServer | None = None,
         **popen: Any,
     ) -> None:
-        """Start it: from nothing, unless there is a ``nursery`` and it is to have pipes and nothing special."""
+        """Start it: from the ``fork_server`` if given and only pipes are needed, else as a fresh process."""
         self.process: subprocess.Popen[bytes] | Forked
         variables = environment(env or {})
-        if nursery is not None and not popen and may_be_forked(variables):
-            self.process = nursery.fork(command(*flags)[3:], cwd, variables)
+        if fork_server is not None and not popen and may_be_forked(variables):
+            self.process = fork_server.fork(command(*flags)[3:], cwd, variables)
         else:
             given = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen}
             self.process = subprocess.Popen(command(*flags), cwd=cwd, env=variables, bufsize=0, **given)
@@ -68,7 +68,7 @@ class Zot:
         return self.process.pid
 
     def send(self, *commands: Frame | bytes) -> None:
-        """Write commands, or lines as they are, in one write."""
+        """Write commands, or raw lines, in one write."""
         lines = (line if isinstance(line, bytes) else json.dumps(line).encode() for line in commands)
         self.write(b"".join(line + b"\n" for line in lines))
 
@@ -134,7 +134,7 @@ class Zot:
                 return frames
 
     def finish(self) -> list[Frame]:
-        """End the input, return what still came, and see that it left in good order."""
+        """Close the input, return the remaining frames, and check for a clean exit."""
         self.hang_up()
         frames = self.rest()
         assert self.wait() == 0, self.errors()
@@ -152,7 +152,7 @@ class Zot:
         return said.decode()
 
     def close(self) -> None:
-        """Leave nothing behind, whatever state it is in."""
+        """Kill the process and close its pipes, whatever state it is in."""
         self.process.kill()
         self.process.wait(PATIENCE_S)
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
@@ -173,9 +173,9 @@ def command(*flags: str) -> list[str]:
 
 
 def may_be_forked(env: Mapping[str, str]) -> bool:
-    """False if the interpreter itself would begin differently with these variables, or is to be found by one."""
+    """False if these variables change how the interpreter starts or is found."""
     is_usual = env.get("LC_ALL") == "C.UTF-8" and not any(name.startswith("PYTHON") for name in env)
-    # By its mark a process is found only if it was started with it.
+    # A process is found by its mark only if it was started with it.
     return is_usual and env.get(MARK) == os.environ.get(MARK)
 
 
@@ -187,7 +187,7 @@ def environment(more: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def at_home(home: Path) -> Iterator[None]:
-    """Let zot in this process keep what is its user's in ``home``, unless it is told already where."""
+    """Let zot in this process use ``home`` as its home, unless one is set."""
     if "ZOT_HOME" in os.environ:
         yield
         return
@@ -199,7 +199,7 @@ def at_home(home: Path) -> Iterator[None]:
 
 
 def read_some(descriptor: int, deadline: float) -> bytes:
-    """Return what is there, waiting for it until the deadline; b"" at the end."""
+    """Return available bytes, waiting until the deadline; b"" at the end."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
@@ -232,7 +232,7 @@ def serving(script: Script) -> Iterator[str]:
 
 
 def play(zot: Zot, conversation: str) -> None:
-    """Hold a conversation as it is written down.
+    """Run a conversation as written.
 
     ``> {...}`` is sent; lines that follow each other go in one write. ``< {...}`` must be the next frame, and
     ``<* {...}`` may come any number of times. In a frame, ``...`` stands for any value or for any further keys.
@@ -280,7 +280,7 @@ def _pattern(text: str) -> Frame:
 
 
 def types(frames: Sequence[Frame]) -> list[str]:
-    """Return what the frames are; a response is named by its command, an end by its reason."""
+    """Return the names of frames; a response is named by its command, an end by its reason."""
     return [_name(frame) for frame in frames]
 
 
@@ -295,12 +295,12 @@ def _name(frame: Frame) -> str:
 
 
 def text_of(frames: Sequence[Frame]) -> str:
-    """Return what the model said."""
+    """Return the model's text."""
     return "".join(frame["delta"] for frame in frames if frame["type"] == "text_delta")
 
 
 def eventually(holds: Callable[[], bool], *, within_s: float = PATIENCE_S) -> bool:
-    """True once ``holds``: for what other processes do without telling us."""
+    """Poll until ``holds``: for effects of other processes that send no event."""
     deadline = time.monotonic() + within_s
     while not holds():
         if time.monotonic() > deadline:
@@ -310,12 +310,12 @@ def eventually(holds: Callable[[], bool], *, within_s: float = PATIENCE_S) -> bo
 
 
 def living(mark: str) -> list[int]:
-    """Return the processes whose environment has ``mark`` in it; those that have ended have none."""
+    """Return the living processes with ``mark`` in their environment."""
     return [pid for pid in _processes() if mark.encode() in _read(f"/proc/{pid}/environ")]
 
 
 def located(place: Path) -> list[int]:
-    """Return the processes that are in a directory, or below it, or speak of it in their command line."""
+    """Return the processes that work in or below a directory, or name it in their command line."""
     inside = os.fsencode(place)
     return [
         pid for pid in _processes() if _directory(pid).startswith(inside) or inside in _read(f"/proc/{pid}/cmdline")
@@ -323,19 +323,19 @@ def located(place: Path) -> list[int]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return how much memory a process holds."""
+    """Return the resident memory of a process."""
     return int(_read(f"/proc/{pid}/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def at_rest(pid: int) -> bool:
-    """True if a process did nothing for a tenth of a second, and does not just wait for a busy processor."""
+    """True if a process was idle for a tenth of a second, and not merely waiting for a busy CPU."""
     before = _used(pid)
     select.select([], [], [], 0.1)
     return before is not None and _used(pid) == before
 
 
 def _used(pid: int) -> list[list[str]] | None:
-    """Return the time that each thread of a process has used; None if one of them could use more."""
+    """Return the CPU time of each thread of a process; None if a thread is runnable."""
     threads = [
         _read(str(path)).decode().rpartition(")")[2].split() for path in Path(f"/proc/{pid}/task").glob("*/stat")
     ]
@@ -362,7 +362,7 @@ def _read(path: str) -> bytes:
 
 @contextmanager
 def limited(soft: int) -> Iterator[None]:
-    """Have so many descriptors and no more."""
+    """Limit the number of descriptors."""
     before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     try:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from forked import Forked, Nursery
+from forked import Forked, ForkServer
 from harness import PATIENCE_S, environment
 from zot.agent.transcript import Transcript
 from zot.events import AgentEvent
@@ -27,7 +27,7 @@ NOTHING = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
 class Told(NamedTuple):
-    """What a process said and how it ended."""
+    """The output and the exit code of a process."""
 
     answer: Json
     code: int
@@ -37,15 +37,15 @@ class Told(NamedTuple):
 class Hosts:
     """Starts `zot host` in a directory and with a home of its own."""
 
-    def __init__(self, directory: Path, nursery: Nursery) -> None:
+    def __init__(self, directory: Path, fork_server: ForkServer) -> None:
         self.directory = directory
         self.home = directory / "home"
-        self._nursery = nursery
+        self._fork_server = fork_server
 
     def start(
         self, *flags: str, env: Mapping[str, str] | None = None, prefix: tuple[str, ...] = (), **popen: Any
     ) -> subprocess.Popen[bytes]:
-        """Start one from nothing. Its standard streams are pipes, unless ``popen`` says otherwise."""
+        """Start a fresh process. Its standard streams are pipes, unless ``popen`` says otherwise."""
         given = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen}
         return subprocess.Popen(
             [*prefix, sys.executable, "-m", "zot", *_words(flags)],
@@ -55,11 +55,11 @@ class Hosts:
         )
 
     def fork(self, *flags: str) -> Forked:
-        """Start one with less trouble. Its standard streams are pipes."""
-        return self._nursery.fork(_words(flags), self.directory, environment({"ZOT_HOME": str(self.home)}))
+        """Fork a process from the fork server. Its standard streams are pipes."""
+        return self._fork_server.fork(_words(flags), self.directory, environment({"ZOT_HOME": str(self.home)}))
 
     def ask(self, given: Json | bytes, *flags: str, **popen: Any) -> Told:
-        """Give a request to a new process and return its answer, which is checked for what all answers are."""
+        """Send a request to a new process and return its validated answer."""
         return told(self.start(*flags, **popen) if popen else self.fork(*flags), given)
 
     def say(self, prompt: str, *flags: str, key: str | None = None, timeout_ms: float = 15_000, **more: Any) -> Told:
@@ -67,11 +67,11 @@ class Hosts:
         return self.ask(request(prompt, key=key, timeout_ms=timeout_ms, **more), *flags)
 
     def transcript(self, session: str = "host:s") -> list[tuple[str, str]]:
-        """Return what stands in a session: who, and the text, or the kind, of each block."""
+        """Return the messages of a session: role, and the text or kind of each block."""
         return asyncio.run(self._read(session))
 
     def events(self, session: str = "host:s") -> list[AgentEvent]:
-        """Return what is on record as having been shown."""
+        """Return the messages recorded as shown."""
         return asyncio.run(self._events(session))
 
     async def _events(self, session: str) -> list[AgentEvent]:
@@ -118,7 +118,7 @@ def request(prompt: str, *, key: str | None = None, **more: Any) -> Json:
 
 
 def told(process: subprocess.Popen[bytes] | Forked, given: Json | bytes) -> Told:
-    """Give ``process`` its input and return what comes of it: one line, in the one form there is."""
+    """Send ``process`` its input and return the result: one line, in the one valid form."""
     data = given if isinstance(given, bytes) else json.dumps(given).encode() + b"\n"
     try:
         out, errors = process.communicate(data, timeout=PATIENCE_S)
@@ -131,7 +131,7 @@ def told(process: subprocess.Popen[bytes] | Forked, given: Json | bytes) -> Told
 
 
 def checked(answer: Json) -> Json:
-    """Return an answer, having seen that it is one."""
+    """Return a validated answer."""
     assert [key for key in answer if key != "replayed"] == KEYS
     assert answer["ok"] is (answer["error_code"] is None) is (answer["error_message"] is None)
     assert bool(answer["text"].strip()) is answer["ok"]
@@ -143,6 +143,6 @@ def checked(answer: Json) -> Json:
 
 
 def failure(answer: Json) -> tuple[str, str]:
-    """Return the code and the message of an answer that is none."""
+    """Return the code and the message of a failed answer."""
     assert answer["ok"] is False
     return answer["error_code"], answer["error_message"]

@@ -1,4 +1,4 @@
-"""Processes that use a journal and come to grief. Run by test_journal_faults.py: `journal_crash.py WHAT PATH`."""
+"""Processes that crash or fail while using a journal. Run by test_journal_faults.py: `journal_crash.py WHAT PATH`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from zot.journal.repair import check_contents, check_file
 
 CRASHES = 40
 CONTENDERS = 20
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def say(*words: object) -> None:
-    """Write one line, whole, whoever else writes."""
+    """Write one line atomically."""
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
@@ -43,7 +43,7 @@ def fork(body: Callable[[], Coroutine[Any, Any, None]]) -> int:
 
 
 def crash(path: str) -> None:
-    """Write, and be killed at every append: right behind it, or as soon as it is safe, or a moment later."""
+    """Write, and be killed at every append: right after it, on its commit, or a moment later."""
     for crash_number in range(CRASHES):
         os.waitpid(fork(lambda at=crash_number: write_until_killed(path, at)), 0)  # type: ignore[misc]  # a default argument
 
@@ -113,7 +113,7 @@ async def contender(path: str, go: int, tell: int) -> None:
 
 
 def fill(path: str) -> None:
-    """Write until the disk is full; then make room, and go on."""
+    """Write until the disk is full; then free space and continue."""
     asyncio.run(write_until_full(path))
 
 
@@ -158,7 +158,7 @@ async def write_until_full(path: str) -> None:
 
 
 def read_only(path: str) -> None:
-    """Use a journal that may not be written."""
+    """Use a read-only journal."""
     if os.geteuid() == 0:
         import concurrent.futures.thread  # noqa: F401  whoever we become may not be able to read where Python is
 

@@ -13,7 +13,7 @@ _time, _time_ns, _gmtime = time.time, time.time_ns, time.gmtime
 
 
 def _jump(path: Path) -> None:
-    """Replace the clock before anybody has taken hold of it."""
+    """Replace the clock before any module has imported it."""
 
     def ahead_s() -> float:
         return float(path.read_text())

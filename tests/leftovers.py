@@ -1,6 +1,6 @@
-"""A pytest plugin: a test run fails if it leaves a process behind, or a file outside its own directory.
+"""A pytest plugin: a test run fails if it leaves a process, or a file outside its own directory.
 
-It looks when all workers have ended, so it also sees what a worker that crashed would have cleared away.
+It checks after all workers have ended, so it also finds the leftovers of a crashed worker.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import pytest
 
 from harness import MARK, eventually, living, located
 
-#: What Python and the tools of a developer keep beside the sources, and the run itself.
+#: Caches of Python and developer tools beside the sources, and of the run itself.
 _CACHES = {".git", ".venv", "__pycache__", ".hypothesis", ".mypy_cache", ".ruff_cache", ".lab-agents"}
-#: How long what has been told to end may take for it.
+#: Grace period for processes that were asked to end.
 _ENDING_S = 2.0
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Look after the run, unless somebody does already: workers are looked after by whoever started them."""
+    """Check the whole run from the controller; workers do not check themselves."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Leftovers(config))
 
 
 class Leftovers:
-    """What is there before the run, and what is there after it."""
+    """Processes and files before the run, compared with those after it."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._root = config.rootpath
@@ -38,13 +38,13 @@ class Leftovers:
         self._base = Path(config._tmp_path_factory.getbasetemp())  # type: ignore[attr-defined] # as xdist finds it
         self._mark = os.environ[MARK] = uuid.uuid4().hex
         self._private = [self._give("HOME", self._base / "home"), self._give("TMPDIR", Path(tempfile.mkdtemp()))]
-        # Other users may come here, as to the one that everybody has.
+        # Other users may enter it, as the shared one.
         self._private[-1].chmod(0o1777)
         tempfile.tempdir = None
         self.found: list[str] = []
 
     def _give(self, name: str, place: Path) -> Path:
-        """Let the processes of the run have a place of their own where others have one that they share."""
+        """Give the processes of the run their own temporary directory instead of the shared one."""
         place.mkdir(exist_ok=True)
         os.environ[name] = str(place)
         return place
@@ -65,7 +65,7 @@ class Leftovers:
             terminalreporter.write_line(f"LEFT BEHIND: {left}", red=True)
 
     def _processes(self) -> list[str]:
-        """Return those that have our mark, and those that lost it but are where the tests were."""
+        """Return processes with our mark, and those without it that work in the tests' directory."""
         places = (self._base, *self._private)
         ours = {*living(self._mark), *(pid for place in places for pid in located(place))} - {os.getpid()}
         return [f"process {pid}: {_command(pid)}" for pid in sorted(ours)]

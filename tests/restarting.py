@@ -13,7 +13,7 @@ from zot.journal import replay
 
 
 class Restarting:
-    """What a client sees as one daemon."""
+    """A daemon that keeps its endpoint across restarts."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -24,7 +24,7 @@ class Restarting:
         self.running = await self._stack.enter_async_context(running(self._home))
 
     async def stop(self) -> None:
-        """Stop it, as a signal would that gives turns no time."""
+        """Stop it at once, as a signal without a grace period would."""
         self.running.daemon.stop(grace_s=0)
         await self._stack.aclose()
 
@@ -44,6 +44,6 @@ class Restarting:
             connection.wire.cut("the test wants it")
 
     async def recorded(self, session_id: str) -> list[tuple[int, AgentEvent]]:
-        """Return every event that is on record, with its number."""
+        """Return every recorded event with its sequence number."""
         journal = self.running.journal
         return [*await journal.reading(replay.events_after, session_id, 0, 1 << 20)]

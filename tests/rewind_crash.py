@@ -25,7 +25,7 @@ from zot.tools.write import Write
 
 
 class Doomed(Restorer):
-    """Puts so many files back, and is no more."""
+    """Restores a number of files, then kills the process."""
 
     def __init__(self, left: int) -> None:
         super().__init__(UnrestrictedPaths())
@@ -56,7 +56,7 @@ class FileTools(NoToolResources):
 async def session_with(
     files: Restorer, path: str, cwd: str, *tools: Tool, transport: FakeTransport | None = None
 ) -> Session:
-    """Open the session ``s`` with somebody of ours to put files back."""
+    """Open the session ``s`` with our own restorer."""
     journal = await Journal.open(path)
     record, past = await journal.resume("s")
     agent = Agent(
@@ -75,7 +75,7 @@ async def rewind(path: str, cwd: str, after: int) -> None:
 
 
 async def write(path: str, cwd: str, *, written: bool) -> None:
-    """Let the model write a file, and be no more right before it is written, or right behind."""
+    """Let the model write a file, and be killed right before or right after the write."""
 
     def meddle() -> None:
         if written:

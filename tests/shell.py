@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-from forked import Forked, Nursery
+from forked import Forked, ForkServer
 from harness import PATIENCE_S, environment
 from zot.cli import run
 
@@ -35,8 +35,8 @@ def _written(stream: io.TextIOWrapper) -> str:
 class Shell:
     """A directory to work in and a home where sessions are kept."""
 
-    def __init__(self, directory: Path, nursery: Nursery) -> None:
-        self._nursery = nursery
+    def __init__(self, directory: Path, fork_server: ForkServer) -> None:
+        self._fork_server = fork_server
         self.user = directory
         self.home = directory / "kept"
         self.cwd = directory / "project"
@@ -48,10 +48,10 @@ class Shell:
         return subprocess.Popen([sys.executable, "-m", "zot", *argv], **{"cwd": self.cwd, "env": self.env, **given})
 
     def run(self, *argv: str, typed: bytes = b"", **popen: Any) -> Said:
-        """Run a command to its end; from nothing if ``popen`` wants anything but another directory."""
+        """Run a command to its end; as a fresh process if ``popen`` sets more than the directory."""
         process: subprocess.Popen[bytes] | Forked
         if popen.keys() <= {"cwd"}:
-            process = self._nursery.fork(argv, popen.get("cwd", self.cwd), self.env)
+            process = self._fork_server.fork(argv, popen.get("cwd", self.cwd), self.env)
         else:
             process = self.start(*argv, stdin=subprocess.PIPE, **popen)
         out, err = process.communicate(typed, timeout=PATIENCE_S)
@@ -63,7 +63,7 @@ class Shell:
         return self.run("-p", prompt, "--provider", "lab", *flags, **popen)
 
     def sessions(self, *argv: str, typed: bytes = b"", cwd: str | Path | None = None) -> Said:
-        """Run `zot sessions` in this process: all that a process of its own would add is the time to start it."""
+        """Run `zot sessions` in this process: a separate one would only add its start-up time."""
         if argv[:2] == ("import", "-"):  # what is imported is read from the descriptor
             return self.run("sessions", *argv, typed=typed)
         out, err, answers = (io.TextIOWrapper(io.BytesIO(data), encoding="utf-8") for data in (b"", b"", typed))
@@ -77,7 +77,7 @@ class Shell:
         return Said(_written(out), _written(err), code)
 
     def told(self, *argv: str, **popen: Any) -> list[dict[str, Any]]:
-        """Return what `zot sessions ... --json` says; it must succeed."""
+        """Return the output of `zot sessions ... --json`, which must succeed."""
         said = self.sessions(*argv, "--json", **popen)
         assert (said.err, said.code) == ("", 0)
         return [json.loads(line) for line in said.out.split("\n")[:-1]]

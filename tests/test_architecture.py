@@ -18,7 +18,20 @@ ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src" / "zot"
 FILES = sorted(SRC.rglob("*.py"))
 #: The packages that each package may import, besides itself and the vocabulary. A row a package.
-VOCABULARY = {"errors", "version", "text", "files", "encoding", "messages", "events", "store", "panels", "run_summary"}
+VOCABULARY = {
+    "errors",
+    "version",
+    "text",
+    "files",
+    "encoding",
+    "messages",
+    "events",
+    "store",
+    "panels",
+    "questions",
+    "run_summary",
+    "file_names",
+}
 MAY_IMPORT: dict[str, set[str]] = {
     "config": set(),
     "wire": set(),
@@ -28,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "agent": {"config", "providers", "tools"},
     "extensions": {"config", "wire", "tools", "agent"},
     # Servers run like extensions, and their logs are kept alike.
-    "mcp": {"config", "wire", "tools", "extensions"},
+    "mcp": {"config", "wire", "tools", "providers", "extensions"},
     # Extensions run in processes of their own: the SDK for them knows the wire types only.
     "ext": {"wire"},
     "session": {"config", "tools", "agent"},
@@ -60,6 +73,34 @@ NARROWER: dict[str, set[str]] = {
     # The agent knows no provider, no protocol and no user interface.
     "zot.agent": {"zot.agent", "zot.config.policy", "zot.providers.base", "zot.tools.base"},
 }
+
+#: Where modules import inside functions, as pairs of packages, by the reason. Elsewhere imports are at the top.
+SEAMS: dict[str, set[tuple[str, str]]] = {
+    "a command imports what it runs": {
+        ("cli", "serve"), ("cli", "vocabulary"), ("commands", "commands"), ("commands", "serve"), ("commands", "ui"),
+        ("commands", "providers"), ("commands", "runtime"), ("commands", "agent"),
+        ("commands", "client"),
+    },
+    "the first answer comes before the rest of a protocol": {
+        ("serve", "serve"), ("serve", "runtime"), ("serve", "wire"), ("serve", "client"), ("serve", "config"),
+        ("wire", "wire"), ("ext", "ext"),
+    },
+    "settings and files that few users have": {("config", "config"), ("runtime", "config"), ("runtime", "agent")},
+    "a session imports the parts that it uses": {
+        ("runtime", "providers"), ("runtime", "tools"), ("runtime", "runtime"), ("runtime", "journal"),
+        ("runtime", "vocabulary"), ("agent", "vocabulary"), ("tools", "vocabulary"), ("session", "session"),
+        ("session", "agent"),
+    },
+    "protection, only under a lock": {("tools", "tools"), ("tools", "config")},
+    "repair and failed runs": {("journal", "journal")},
+    "an extra, or what is drawn after the first frame": {("client", "client"), ("ui", "ui")},
+}  # fmt: skip
+#: Libraries that are imported inside functions: slow to load, and few runs need them.
+LATE_LIBRARIES = {
+    "asyncio", "base64", "ctypes", "difflib", "email", "hashlib", "hmac", "importlib", "inspect", "ipaddress", "json",
+    "jsonschema_rs", "logging", "markdown_it", "ntpath", "pathlib", "queue", "random", "rich", "shlex", "signal",
+    "tempfile", "textwrap", "tomllib", "traceback", "urllib", "webbrowser",
+}  # fmt: skip
 
 
 def part_of(name: str) -> str:
@@ -122,7 +163,7 @@ def import_edges() -> set[tuple[str, str]]:
     return {(part_of(module_of(path)), part_of(name)) for path in FILES for name in imported(path)}
 
 
-def test_every_module_has_a_row() -> None:
+def test_every_module_has_a_row_in_the_import_table() -> None:
     assert {part_of(module) for module in MODULES} == MAY_IMPORT.keys() | VOCABULARY
 
 
@@ -183,7 +224,29 @@ def run_time_imports(path: Path) -> Iterator[str]:
     return _imported([node for node in ast.walk(tree) if node not in typing_only], path)
 
 
-def test_the_functions_here_see_what_they_are_there_to_see() -> None:
+def late_imports(path: Path) -> Iterator[str]:
+    """Return the modules that a file imports inside functions."""
+    functions = [
+        one for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    for node in [inner for function in functions for inner in ast.walk(function)]:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            yield from (inner if inner <= MODULES else {node.module})
+
+
+def test_imports_inside_functions_are_at_the_named_seams() -> None:
+    late = {(part_of(module_of(path)), name) for path in FILES for name in late_imports(path)}
+    ours = {(who, part_of(whom)) for who, whom in late if part_is_ours(whom)}
+    pairs = {(who, "vocabulary" if whom in VOCABULARY else whom) for who, whom in ours}
+    assert pairs == {pair for seam in SEAMS.values() for pair in seam}
+    assert sum(len(seam) for seam in SEAMS.values()) == len(pairs), "each pair is at one seam"
+    assert {whom.partition(".")[0] for _, whom in late if not part_is_ours(whom)} == LATE_LIBRARIES
+
+
+def test_the_helpers_of_this_file_find_their_cases() -> None:
     assert ("runtime", "providers") in import_edges()
     assert ("agent", "tools") in import_edges()
     assert part_of("zot.providers.lab.script") == "providers"
@@ -192,7 +255,7 @@ def test_the_functions_here_see_what_they_are_there_to_see() -> None:
     assert "zot.serve.daemon.main" in {*run_time_imports(SRC / "commands" / "daemon.py")}
 
 
-def test_what_is_read_is_learned_by_one_thread_at_a_time() -> None:
+def test_types_are_compiled_by_one_thread_at_a_time() -> None:
     """Two that meet a class for the first time would crash the process: see `thread_safe_type` in `zot/encoding.py`."""
     plain = {"dict", "list", "str", "int", "float", "Any", "Raw", "msgspec", "datetime", "ExtensionName", "wire"}
     wrong = [
@@ -225,33 +288,51 @@ def words(kind: ast.expr) -> set[str]:
     return names | {one.attr for one in ast.walk(kind) if isinstance(one, ast.Attribute)}
 
 
-CALLS_NOBODY_MAKES = {
+FORBIDDEN_CALLS = {
     "splitlines": "it also cuts at U+2028 and friends",
     "readline": "it fails beyond 64 KiB",
     "print": "stdout is the wire",
 }
 
 
-@pytest.mark.parametrize("name", CALLS_NOBODY_MAKES)
-def test_nobody_calls_this(name: str) -> None:
+@pytest.mark.parametrize("name", FORBIDDEN_CALLS)
+def test_no_module_calls_this(name: str) -> None:
     found = [f"{path.relative_to(ROOT)}:{line}" for path in FILES for called, line in calls(path) if called == name]
-    assert found == [], CALLS_NOBODY_MAKES[name]
+    assert found == [], FORBIDDEN_CALLS[name]
 
 
-WORDS_NOBODY_WRITES = {
+FORBIDDEN_TEXT = {
     r"\bpypi\b|pythonhosted|artifactory|\bnexus\b": "no package index is named",
     r"# type: ignore(?!\[[\w,-]+\]  # )": "a suppression carries its reason",
 }
 
 
-@pytest.mark.parametrize("pattern", WORDS_NOBODY_WRITES)
-def test_nobody_writes_this(pattern: str) -> None:
+@pytest.mark.parametrize("pattern", FORBIDDEN_TEXT)
+def test_no_module_contains_this(pattern: str) -> None:
     found = [str(path.relative_to(ROOT)) for path in FILES if re.search(pattern, path.read_text(), re.IGNORECASE)]
-    assert found == [], WORDS_NOBODY_WRITES[pattern]
+    assert found == [], FORBIDDEN_TEXT[pattern]
 
 
-def test_no_module_is_named_after_nothing() -> None:
+def test_no_module_has_an_empty_name() -> None:
     assert not {"utils", "helpers", "common", "types"} & {path.stem for path in FILES}
+
+
+#: A test name states a behaviour: it begins with the thing that acts, and uses the verbs of the field.
+OBLIQUE_NAME = re.compile(
+    r"test_(what|who|whoever|whose|that)_"
+    r"|_(who|whoever|nobody|somebody|everybody|anybody|hears?|heard|told|said|behind|mended|stands)(?=_|$)"
+    r"|_(goes?_on|gone_on|let_go|by_the_way|for_ever|as_it_was|all_the_same)(?=_|$)"
+)
+
+
+def test_test_names_are_plain_sentences() -> None:
+    oblique = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for name in re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
+        if OBLIQUE_NAME.search(name)
+    ]
+    assert oblique == []
 
 
 def test_the_core_depends_on_two_packages() -> None:
@@ -274,13 +355,13 @@ def test_importing_zot_loads_nothing_else() -> None:
     assert result.stdout == "[]\n"
 
 
-def test_the_events_are_there_before_anything_else_was_used() -> None:
+def test_the_events_are_available_before_anything_else_is_used() -> None:
     code = "import zot; print('events' in dir(zot), zot.events.Done.__name__)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     assert result.stdout == "True Done\n"
 
 
-def test_what_zot_offers_can_be_had() -> None:
+def test_every_public_name_of_zot_can_be_imported() -> None:
     import zot
 
     offered = list(zot.__all__)
@@ -291,7 +372,7 @@ def test_what_zot_offers_can_be_had() -> None:
         zot.nonsense  # noqa: B018
 
 
-def test_what_the_readme_points_to_exists() -> None:
+def test_every_path_in_the_readme_exists() -> None:
     text = (ROOT / "README.md").read_text()
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
     assert any(target.startswith("docs/") for target in targets)
@@ -299,7 +380,7 @@ def test_what_the_readme_points_to_exists() -> None:
     assert [target for target in local if not (ROOT / target).exists()] == []
 
 
-def test_no_two_parts_offer_a_function_of_the_same_name_for_the_same() -> None:
+def test_no_two_packages_define_the_same_function() -> None:
     """What makes text safe, and what writes files for their owner only, is each there once."""
     watched = re.compile(r"^def (one_line|printable_line|write_new|write_page|_diff|summary)\(", re.MULTILINE)
     found = [name for path in FILES for name in watched.findall(path.read_text())]

@@ -52,7 +52,7 @@ print(ends.count(0))
 """
 
 
-def test_what_threads_read_for_the_first_time_at_the_same_time_does_not_end_the_process() -> None:
+def test_concurrent_first_decodes_of_a_type_do_not_crash_the_process() -> None:
     done = subprocess.run(
         [sys.executable, "-c", RACES], capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False
     )

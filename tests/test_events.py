@@ -144,7 +144,7 @@ def test_lines_are_their_events_each_with_its_end() -> None:
     assert encode_lines([]) == b""
 
 
-def test_an_unknown_price_is_said() -> None:
+def test_an_unknown_price_is_null() -> None:
     usage = Usage(1, 1, 0, 0, 0.0, Counters(1, 1, 0, 0, 0.0, price_known=False), price_known=False)
     assert encode(usage).count(b'"price_known":false') == 2
     assert usage.cost is None
@@ -167,14 +167,14 @@ _json = st.recursive(
 
 
 @given(_json)
-def test_half_a_character_anywhere_in_arguments_costs_only_itself(value: object) -> None:
+def test_a_lone_surrogate_in_arguments_costs_one_character(value: object) -> None:
     line = encode(ToolCall("c1", "t", {"v": value}))
     assert line.startswith(b'{"type":"tool_call"')
     assert json.loads(line.decode("utf-8", "strict"))["args"].keys() == {"v"}
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-def test_no_line_has_a_number_that_json_does_not_know(number: float) -> None:
+def test_no_line_has_a_number_that_json_cannot_express(number: float) -> None:
     assert encode(ToolCall("c1", "t", {"v": number})) == b'{"type":"tool_call","id":"c1","name":"t","args":{"v":null}}'
 
 
@@ -183,11 +183,11 @@ def test_no_line_has_a_number_that_json_does_not_know(number: float) -> None:
     [b"", b"{}", b"[]", b'{"type":"novelty"}', b'{"type":"text_delta"}', b'{"type":"text_delta","delta":1}',
      b'{"type":"text_delta","delta":"\xff"}', b'{"type":"tool_call","id":"a","name":"b","args":' + b"[" * 100_000],
 )  # fmt: skip
-def test_what_is_no_event_is_refused(line: bytes) -> None:
+def test_an_invalid_event_is_refused(line: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode(line)
 
 
-def test_the_text_of_events_is_what_the_model_said() -> None:
+def test_the_text_of_events_is_the_model_s_text() -> None:
     said: list[AgentEvent] = [TurnStart(1), TextDelta("a"), ThinkingDelta("x"), TextDelta("b"), Done()]
     assert events.text(said) == "ab"

@@ -47,7 +47,7 @@ def test_a_lock_file_on_a_failing_disk_is_named(tmp_path: Path, call: str, told:
 
 
 @pytest.mark.parametrize(("ci", "code"), [("", 0), ("1", 1)])
-def test_without_strace_nothing_is_tried_which_is_said_and_fails_only_in_ci(tmp_path: Path, ci: str, code: int) -> None:
+def test_without_strace_the_check_is_omitted_reported_and_fails_only_in_ci(tmp_path: Path, ci: str, code: int) -> None:
     env = {**os.environ, "PATH": str(tmp_path), "CI": ci}
     tried = subprocess.run([sys.executable, FAULTS], capture_output=True, text=True, env=env, check=False)
     assert (tried.returncode, tried.stdout) == (code, "faults: nothing was tried: there is no strace; install it\n")

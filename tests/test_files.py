@@ -39,12 +39,12 @@ def test_a_pipe_among_the_files_of_zot_is_refused_at_once(tmp_path: Path, name: 
 
 
 @pytest.mark.parametrize("flag", ["--replay", "--output-schema"])
-def test_a_pipe_that_is_named_is_refused_at_once(tmp_path: Path, flag: str) -> None:
+def test_a_named_pipe_is_refused_at_once(tmp_path: Path, flag: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert zot(tmp_path, flag, "pipe") == (1, "", "zot: pipe: not a regular file\n")
 
 
-def test_a_script_may_be_made_by_a_program(tmp_path: Path) -> None:
+def test_a_script_may_come_from_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text('say "from a pipe"'))
     writer.start()
@@ -52,14 +52,14 @@ def test_a_script_may_be_made_by_a_program(tmp_path: Path) -> None:
     writer.join(PATIENCE_S)
 
 
-def test_a_pipe_without_a_writer_is_given_up(tmp_path: Path) -> None:
+def test_a_pipe_without_a_writer_times_out(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(TimeoutError, match=r"a pipe without data for 0\.05 s"):
         read_content(str(tmp_path / "pipe"), pipe_silence_s=0.05)
 
 
 @pytest.mark.parametrize("path", ["/dev/zero", "/dev/null"])
-def test_what_is_neither_file_nor_pipe_is_refused(path: str) -> None:
+def test_a_path_that_is_neither_file_nor_pipe_is_refused(path: str) -> None:
     with pytest.raises(OSError, match="not a regular file"):
         read_content(path, pipe_silence_s=1)
 
@@ -121,7 +121,7 @@ def test_a_file_that_never_ends_is_not_read_whole(tmp_path: Path) -> None:
     ],
     ids=["trust", "untrust", "login"],
 )
-def test_a_lock_that_another_process_keeps_is_given_up(
+def test_a_lock_held_by_another_process_times_out(
     tmp_path: Path, change: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(private, "LOCK_S", 0.05)
@@ -135,7 +135,7 @@ def test_a_lock_that_another_process_keeps_is_given_up(
     change(tmp_path)
 
 
-def test_a_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     file, reads = tmp_path / "file", []
 
     def load(path: str) -> str:

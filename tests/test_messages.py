@@ -55,7 +55,7 @@ def test_clients_see_images_as_a_count_and_no_thinking() -> None:
     )
 
 
-def test_what_is_shown_is_spelled_as_in_the_protocol() -> None:
+def test_shown_messages_are_spelled_as_in_the_protocol() -> None:
     assert msgspec.json.encode(show(FULL)) == (
         b'{"role":"assistant","content":[{"type":"text","text":"a"},'
         b'{"type":"image","mime_type":"image/png","bytes":4},'
@@ -100,6 +100,6 @@ def test_times_are_utc_with_milliseconds(seconds: float, text: str) -> None:
     assert timestamp(seconds) == text
 
 
-def test_now_is_now() -> None:
+def test_now_is_the_current_time() -> None:
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", timestamp())
     assert timestamp(0) < timestamp()

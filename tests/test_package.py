@@ -73,7 +73,7 @@ def test_no_text_installs_a_package_of_another_name() -> None:
             assert requirement.split("[")[0] != "zot", path
 
 
-def test_a_version_without_a_changelog_section_is_no_release() -> None:
+def test_a_version_without_a_changelog_section_cannot_be_released() -> None:
     with pytest.raises(SystemExit, match=r"no section for 9\.9\.9"):
         RELEASE.changes("9.9.9", "# Changes\n\n## 0.1.0\n\nThe first.\n")
     with pytest.raises(SystemExit, match=r"no section for 0\.1\.0"):

@@ -92,14 +92,14 @@ def traced(tmp_path: Path, *argv: str, given: bytes) -> Path:
 
 
 @needs("strace")
-def test_a_host_lets_its_answer_out_when_the_disk_has_it(tmp_path: Path) -> None:
+def test_a_host_answers_after_the_answer_is_on_disk(tmp_path: Path) -> None:
     given = json.dumps(request("!echo Hello", key="k", timeout_ms=60_000)).encode()
     trace = traced(tmp_path, "host", "--provider", "lab", given=given)
     assert unsynced_at(trace, r"\"text\":\"Hello\"") == [[]]
 
 
 @needs("strace")
-def test_a_tool_that_changes_something_begins_when_the_disk_has_its_call(tmp_path: Path) -> None:
+def test_a_changing_tool_starts_after_its_call_is_on_disk(tmp_path: Path) -> None:
     commands = ("touch one", "touch two")
     called = " ;; ".join(f"call bash {json.dumps({'command': command})} ;; ---" for command in commands)
     words = f'!script {called} ;; split 5 "Done."'
@@ -109,20 +109,20 @@ def test_a_tool_that_changes_something_begins_when_the_disk_has_its_call(tmp_pat
 
 
 @needs("strace")
-def test_a_client_is_shown_the_end_of_a_run_when_the_disk_has_it(tmp_path: Path) -> None:
+def test_a_client_sees_the_end_of_a_run_after_it_is_on_disk(tmp_path: Path) -> None:
     given = b'{"type":"prompt","id":"1","message":"!echo Hello"}\n'
     trace = traced(tmp_path, "rpc", "--provider", "lab", "--session", "s", given=given)
     assert unsynced_at(trace, r"{\"type\":\"done\"}") == [[]]
 
 
 @needs("strace")
-def test_a_prompt_is_acknowledged_when_the_disk_has_the_beginning_of_its_run(tmp_path: Path) -> None:
+def test_a_prompt_is_acknowledged_after_the_beginning_of_its_run_is_on_disk(tmp_path: Path) -> None:
     given = b'{"type":"prompt","id":"1","message":"!echo Hello"}\n'
     trace = traced(tmp_path, "rpc", "--provider", "lab", "--session", "s", given=given)
     assert is_synced(trace, r"\"boot\":\"", before=r"{\"type\":\"response\",\"id\":\"1\"")
 
 
-def test_a_clock_that_is_set_back_between_two_requests_runs_no_tool_again(hosts: Hosts) -> None:
+def test_a_clock_set_back_between_two_requests_runs_no_tool_again(hosts: Hosts) -> None:
     clock = hosts.directory / "clock"
     given = json.dumps(request("!bash echo ran >>log", key="k", timeout_ms=60_000)).encode()
     answers = []

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 
 import claude
-from gatekeeper import Gatekeeper, guarding
+from auth_server import AuthServer, guarding
 from harness import PATIENCE_S, Zot, environment
 from zot.config.config import SECRET_NAMES
 from zot.config.vendors import KEY_NAMES
@@ -42,7 +42,7 @@ def leaks(*texts: bytes) -> list[str]:
 class Site:
     """A home and a directory to work in, with a secret in every place that may have one."""
 
-    def __init__(self, path: Path, gate: Gatekeeper) -> None:
+    def __init__(self, path: Path, gate: AuthServer) -> None:
         self.path = path
         self.home = path / "home"
         self.cwd = path / "work"
@@ -130,9 +130,7 @@ def faults(key: str) -> list[tuple[int, bytes]]:
 
 
 @pytest.mark.parametrize("origin", ORIGINS)
-def test_a_conversation_in_which_everything_goes_wrong_shows_none(
-    origin: str, site: Site, zot: Callable[..., Zot]
-) -> None:
+def test_a_conversation_with_every_fault_shows_no_secret(origin: str, site: Site, zot: Callable[..., Zot]) -> None:
     without, entry, place = ORIGINS[origin]
     site.store(entry)
     (site.path / "printed").write_text(SECRETS["printed"])
@@ -212,7 +210,7 @@ asyncio.run(main(), debug=True)
 """
 
 
-def test_a_program_that_logs_everything_and_crashes_shows_none(site: Site) -> None:
+def test_a_program_that_logs_everything_and_crashes_shows_no_secret(site: Site) -> None:
     said = site.run("-X", "dev", "-c", PROGRAM, BASE_URL, given=SECRETS["given"])
     assert set(site.gate.keys) == {SECRETS["given"]}
     assert said.count(b"AuthFailed") >= 4
@@ -224,7 +222,7 @@ def test_a_program_that_logs_everything_and_crashes_shows_none(site: Site) -> No
 @pytest.mark.parametrize(
     "entry", [{"key": SECRETS["stored"]}, {"command": 'cat "$ZOT_HOME/../printed"'}], ids=["key", "command"]
 )
-def test_doctor_login_and_logout_show_none(entry: dict[str, str], site: Site) -> None:
+def test_doctor_login_and_logout_show_no_secret(entry: dict[str, str], site: Site) -> None:
     site.store(entry)
     printed = site.path / "printed"
     printed.write_text(SECRETS["printed"])
@@ -251,7 +249,7 @@ def test_doctor_login_and_logout_show_none(entry: dict[str, str], site: Site) ->
     assert leaks(*said, *site.files()) == []
 
 
-def test_a_damaged_file_shows_none(site: Site) -> None:
+def test_a_damaged_file_shows_no_secret(site: Site) -> None:
     (site.home / "auth.json").write_text(f'{{"anthropic": {{"key": "{SECRETS["stored"]}" {SECRETS["given"]}')
     said = site.run("-m", "zot", "rpc", "--provider", "anthropic", env=site.env("ANTHROPIC_API_KEY"))
     assert b"auth.json is damaged" in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from _thread import RLock
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any, TypeVar
 
 import msgspec
@@ -135,3 +136,13 @@ def _expected(demand: str) -> str:
     comparison, _, bound = limit.removeprefix("of length ").partition(" ")
     words = _COMPARISONS.get(comparison)
     return f"{wanted} {limit}".rstrip() if words is None else f"{wanted} {words} {bound}{unit}"
+
+
+def standard_json() -> ModuleType:
+    """Return the standard library's `json`, which takes lone surrogates and repeated keys, unlike msgspec.
+
+    Imported on first use: both are rare.
+    """
+    import json
+
+    return json

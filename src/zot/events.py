@@ -207,6 +207,60 @@ class ApprovalAnswer(Event, tag="approval_answer", frozen=True, gc=False):
     by: str = ""
 
 
+class QuestionChoice(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A value to choose; ``title`` is shown in its place."""
+
+    value: str
+    title: str = ""
+
+
+class QuestionField(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One value that a question asks for.
+
+    ``choice`` takes one of ``choices``, ``choices`` a list of them. ``minimum`` and ``maximum`` bound a number, the
+    length of a string, or the number of choices. ``format`` is email, uri, date or date-time.
+    """
+
+    name: str
+    kind: Literal["string", "number", "integer", "boolean", "choice", "choices"]
+    title: str = ""
+    description: str = ""
+    required: bool = False
+    choices: tuple[QuestionChoice, ...] = ()
+    default: str | int | float | bool | list[str] | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    format: str = ""
+
+
+class QuestionRequest(Event, tag="question_request", frozen=True, gc=False):
+    """A program asks the user until ``deadline``, for example an MCP server during a tool call. Answer with ``id``.
+
+    ``origin`` names the program, as ``mcp:NAME``. Without ``fields`` it asks for consent only; with ``url``, the user
+    is to open that address and consents by an accept. ``call`` is the id of the tool call.
+    """
+
+    id: str
+    origin: str
+    message: str
+    deadline: str
+    fields: tuple[QuestionField, ...] = ()
+    url: str = ""
+    call: str = ""
+
+
+#: Answers of a person to a question: give the values, refuse them, or leave without an answer.
+QuestionAction: TypeAlias = Literal["accept", "decline", "cancel"]
+
+
+class QuestionAnswer(Event, tag="question_answer", frozen=True, gc=False):
+    """The outcome of question ``id``, without the values: they may be secret. ``by`` names the person, if known."""
+
+    id: str
+    action: Literal[QuestionAction, Undecided]
+    by: str = ""
+
+
 class ConversationReplaced(Event, tag="conversation_replaced", frozen=True, gc=False):
     """The conversation was cleared, replaced or rewound outside of a run.
 
@@ -289,6 +343,8 @@ AgentEvent: TypeAlias = (
     | Retry
     | ApprovalRequest
     | ApprovalAnswer
+    | QuestionRequest
+    | QuestionAnswer
     | ConversationReplaced
     | Reconfigured
     | ExtNotify
@@ -308,7 +364,7 @@ class SessionState(msgspec.Struct, frozen=True):
 
     ``pending`` is the open approval request. ``session`` is "" if the session is not recorded. ``queued`` counts the
     prompts that wait for the running one. ``context_window`` is 0 if unknown. ``locked`` means that the tools are
-    confined to the session's directory.
+    confined to the session's directory. ``questions`` wait for the user.
     """
 
     provider: str
@@ -325,6 +381,7 @@ class SessionState(msgspec.Struct, frozen=True):
     context_tokens: int = 0
     context_window: int = 0
     locked: bool = False
+    questions: tuple[QuestionRequest, ...] = ()
 
 
 def status_of(pending: ApprovalRequest | None, *, busy: bool) -> SessionStatus:

@@ -1,13 +1,29 @@
-"""Slash commands and panels of extensions, as front ends list and show them."""
+"""Extensions, their slash commands and panels, as front ends list and show them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from zot.errors import UserError
 from zot.events import AgentEvent, PanelClosed, PanelOpened, PanelRendered
+
+#: States of an extension: of its process or connection, or why none was started.
+ExtensionStanding: TypeAlias = Literal[
+    "starting", "running", "restarting", "failed", "stopped", "untrusted", "disabled", "shadowed", "broken", "refused"
+]
+
+
+class ExtensionInfo(msgspec.Struct, frozen=True):
+    """An extension of a session. ``problem`` says why it does not run."""
+
+    name: str
+    state: ExtensionStanding
+    problem: str = ""
+    tools: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
 
 
 class CommandInfo(msgspec.Struct, frozen=True):

@@ -12,8 +12,15 @@ _ESCAPE = (
 )
 
 
-#: Characters that a terminal obeys or hides: C0 and C1 controls, direction marks, surrogates; not LF and not TAB.
-_INVISIBLE = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+#: Characters that a terminal obeys or hides: C0 and C1 controls, direction marks, surrogates, and those without width;
+#: not LF and not TAB. Joiners and variation selectors are a part of emoji and of some scripts, but never after ASCII.
+_INVISIBLE = (
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e"
+    "\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
+    "|(?<=[\x00-\x7f])(?:[\u200c\u200d\ufe00-\ufe0e]|\ufe0f(?!\u20e3))"
+)
+#: Characters without width or ink that Python calls printable.
+_BLANK = "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 
 #: Two swapped letters of three, as in rcp for rpc, are this much alike.
 _ALIKE = 0.66
@@ -32,6 +39,8 @@ def escaped(text: str) -> str:
 def escape_of(one: str) -> str:
     """Return the escape of one character."""
     code = ord(one)
+    if code > 0xFFFF:
+        return f"\\U{code:08x}"
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
 
@@ -41,8 +50,16 @@ def escaped_bytes(data: bytes) -> bytes:
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with backslash escapes for unprintable characters: controls, line ends, undecodable bytes."""
-    return text if text.isprintable() else "".join(one if one.isprintable() else _escaped(one) for one in text)
+    """Return ``text`` with backslash escapes for all that cannot be seen: controls, line ends, undecodable bytes, and
+    characters without width."""
+    if text.isprintable() and (text.isascii() or not re.search(_BLANK, text)):
+        return text
+    return "".join(one if one.isprintable() and not re.match(_BLANK, one) else _escaped(one) for one in text)
+
+
+def visible(text: str) -> str:
+    """Return ``text`` with all that cannot be seen as escapes, but for line feeds: each line is `printable`."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def printable_line(text: str, limit: int) -> str:
@@ -51,17 +68,23 @@ def printable_line(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
+def exact_line(text: str, limit: int) -> str:
+    """Return ``text`` as one line in which everything can be told apart, also line ends, cut to ``limit``."""
+    text = printable(text)
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
 def shell_word(text: str) -> str:
     """Return ``text`` quoted as one shell word, with unprintable characters visible as escapes."""
     from shlex import quote  # Imported lazily: hello is answered without it.
 
-    if text.isprintable():
+    if text == printable(text):
         return quote(text)
     return "$'" + "".join(_typed(one) for one in text) + "'"
 
 
 def _typed(one: str) -> str:
-    if one.isprintable():
+    if one == printable(one):
         return f"\\{one}" if one in "\\'" else one
     how = "surrogateescape" if "\udc80" <= one <= "\udcff" else "surrogatepass"
     return "".join(f"\\{byte:03o}" for byte in one.encode("utf-8", how))

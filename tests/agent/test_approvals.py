@@ -86,23 +86,23 @@ class House:
         ]
 
 
-async def test_what_is_allowed_once_runs_and_is_asked_about_again() -> None:
+async def test_allow_once_runs_the_call_and_asks_again_next_time() -> None:
     house = House("make")
     requests = house.on_request("allow_once", "reject")
     assert await house.results() == ["ran", "not run: the user refused this call"]
     assert (house.ran, [request.id for request in requests]) == (["make"], ["approval_1_1", "approval_1_2"])
 
 
-async def test_a_request_tells_what_would_run_and_until_when() -> None:
+async def test_a_request_shows_what_would_run_and_its_deadline() -> None:
     house = House("make  test")
     requests = house.on_request("reject", "reject")
     await house.results()
     request = requests[0]
-    assert (request.tool, request.args, request.summary) == ("bash", {"command": "make  test"}, "bash: make test")
+    assert (request.tool, request.args, request.summary) == ("bash", {"command": "make  test"}, "bash: make  test")
     assert request.deadline.endswith("Z")
 
 
-async def test_what_is_allowed_always_is_the_very_command_and_no_other() -> None:
+async def test_allow_always_covers_the_exact_command_only() -> None:
     house = House("make", "make install")
     requests = house.on_request("allow_always", "reject", "reject")
     refused = "not run: the user refused this call"
@@ -128,7 +128,7 @@ async def test_what_is_allowed_always_is_the_very_command_and_no_other() -> None
         ("fetch", {"url": "a"}, {"url": "b"}, []),
     ],
 )
-def test_what_always_covers_depends_on_what_the_tool_is_told(
+def test_the_scope_of_allow_always_depends_on_the_arguments(
     tool: str, first: dict[str, Any], same: dict[str, Any], others: list[dict[str, Any]]
 ) -> None:
     approvals = Approvals(Policy.parse(["*=ask"]), cwd="/somewhere")
@@ -151,7 +151,7 @@ async def test_calls_that_need_no_approval_run_before_the_question_and_after_the
     assert (house.ran, len(requests)) == (["ls", "make", "ls lib"] * 2, 2)
 
 
-async def test_nobody_to_ask_is_a_refusal_at_once() -> None:
+async def test_without_an_approver_the_call_is_refused_at_once() -> None:
     house = House("make")
     house.listener.can_approve = False
     reason = "not run: the policy of this session requires a person's approval, and no person can be asked"
@@ -167,7 +167,7 @@ async def test_no_answer_in_time_is_a_refusal_that_says_so() -> None:
     assert await house.results() == [reason, reason]
 
 
-async def test_what_is_denied_is_not_even_asked() -> None:
+async def test_a_denied_call_raises_no_question() -> None:
     house = House("make", rules="bash=deny")
     requests = house.on_request()
     reason = "not run: the policy of this session denies bash here"
@@ -194,7 +194,7 @@ async def test_an_abort_ends_the_wait_and_the_call_does_not_run() -> None:
         house.session.approvals.answer("approval_1_1", "allow_once")
 
 
-async def test_a_person_is_shown_what_an_extension_made_of_the_call_and_that_runs() -> None:
+async def test_the_approver_sees_the_call_as_the_extension_changed_it_and_that_runs() -> None:
     guard = Guard()
     guard.on_call = lambda call, args: CallDecision({"command": "echo safe"}, note="changed")
     house = House("rm -rf x", guard=guard)
@@ -247,7 +247,7 @@ async def test_an_unforeseen_error_in_one_of_several_calls_ends_the_run_under_it
     assert [event.is_error for event in listener.events if isinstance(event, ToolResult)] == [True, True]
 
 
-async def test_a_tool_that_the_world_fails_is_an_answer_too() -> None:
+async def test_a_tool_failing_with_an_os_error_is_answered_with_a_result() -> None:
     async def fail(args: dict[str, Any], context: ToolContext) -> Output:
         raise PermissionError(13, "Permission denied", "x")
 
@@ -289,9 +289,7 @@ async def _wrote(args: dict[str, Any], context: ToolContext) -> Output:
 
 
 @pytest.mark.parametrize("decision", ["allow_once", "allow_always"])
-async def test_a_path_that_leads_elsewhere_since_it_was_shown_is_not_what_was_approved(
-    tmp_path: Path, decision: str
-) -> None:
+async def test_a_path_that_resolves_elsewhere_since_it_was_shown_is_not_approved(tmp_path: Path, decision: str) -> None:
     (tmp_path / "shown").mkdir()
     (tmp_path / "other").mkdir()
     (tmp_path / "link").symlink_to("shown")
@@ -306,7 +304,7 @@ async def test_a_path_that_leads_elsewhere_since_it_was_shown_is_not_what_was_ap
     assert (second, asked) == ("wrote", 2)
 
 
-async def test_what_is_allowed_always_is_the_path_that_was_shown_by_any_name(tmp_path: Path) -> None:
+async def test_allow_always_covers_the_resolved_path_under_any_name(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "link").symlink_to("d")
     approver = Approvals(Policy.parse(["write=ask"]), cwd=str(tmp_path))
@@ -315,7 +313,7 @@ async def test_what_is_allowed_always_is_the_path_that_was_shown_by_any_name(tmp
 
 
 @pytest.mark.parametrize("rules", [[], ["write:secret/*=allow"]])
-async def test_a_path_that_no_file_can_have_is_the_business_of_the_tool(rules: list[str]) -> None:
+async def test_an_impossible_path_is_left_to_the_tool(rules: list[str]) -> None:
     approver = Approvals(Policy.parse(rules), cwd="/w")
     assert await writing("a\0b", approver, "reject", lambda: None) == ("wrote", "wrote", 0)
 
@@ -330,7 +328,7 @@ async def test_a_question_that_cannot_be_asked_ends_its_run_and_not_the_session(
     assert (await house.results())[-1].endswith("no person can be asked")
 
 
-async def test_a_question_is_over_when_the_last_who_could_answer_has_left() -> None:
+async def test_a_question_ends_when_the_last_possible_approver_leaves() -> None:
     house = House("make")
 
     def leave(event: AgentEvent) -> None:
@@ -344,7 +342,7 @@ async def test_a_question_is_over_when_the_last_who_could_answer_has_left() -> N
     assert kinds(house.listener.events).count("approval_request") == 1
 
 
-async def test_everybody_hears_the_question_before_the_answer_of_who_is_quick() -> None:
+async def test_every_subscriber_gets_the_question_before_the_first_answer() -> None:
     house = House("make")
     house.on_request("allow_once", "reject")
     other = listen(house.session)
@@ -362,7 +360,7 @@ async def test_everybody_hears_the_question_before_the_answer_of_who_is_quick() 
         (lambda house: None, "expired", "it was not answered in time"),
     ],
 )
-async def test_what_nobody_decided_is_recorded_and_told_to_who_comes_too_late(
+async def test_an_expired_question_is_recorded_and_late_answers_are_refused(
     ends: Callable[[House], None], decision: str, told: str
 ) -> None:
     house = House("make", timeout_s=0.01 if decision == "expired" else 20)

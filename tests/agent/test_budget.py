@@ -51,7 +51,7 @@ async def test_a_run_ends_before_the_call_that_its_budget_has_no_room_for(
     assert (job.error.setting, round(job.error.used, 9), job.error.allowed) == facts
 
 
-async def test_what_a_session_has_used_counts_for_its_next_prompt_too() -> None:
+async def test_earlier_usage_of_the_session_counts_for_the_next_prompt() -> None:
     transport = FakeTransport()
     session = open_session(transport, budget=Budget(max_tokens_total=121))
     assert (await talk(session))[-1] == Done()

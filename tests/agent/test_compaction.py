@@ -48,7 +48,7 @@ async def compacted(messages: list[Message]) -> tuple[list[Message], dict[str, A
     return list(session.history.transcript.messages), body
 
 
-async def test_the_newest_messages_stay_as_they_are() -> None:
+async def test_the_newest_messages_stay_unchanged() -> None:
     messages = [user(str(number)) for number in range(7)]
     kept, _ = await compacted(messages)
     assert kept == [user("## Context Summary (compacted)\n\nThey talked."), *messages[3:]]
@@ -69,7 +69,7 @@ async def test_the_model_is_asked_for_text_alone() -> None:
     assert "hand-over notes" in body["system"][0]["text"]
 
 
-async def test_the_model_reads_what_was_said_in_words() -> None:
+async def test_the_summariser_gets_the_messages_as_text() -> None:
     messages = [
         said("user", TextBlock("look"), PNG),
         said("assistant", ThinkingBlock("secret", "sig"), CallBlock("c1", "read", {"path": "x"}),
@@ -90,7 +90,7 @@ async def test_the_model_reads_what_was_said_in_words() -> None:
     assert "kept" not in text
 
 
-async def test_a_long_block_is_told_by_its_beginning_and_end() -> None:
+async def test_a_long_block_is_summarised_from_its_beginning_and_end() -> None:
     _, body = await compacted([user("a" * 5000 + "z" * 5000), *(user("kept") for _ in range(KEEP_MESSAGES))])
     text = body["messages"][0]["content"][0]["text"]
     assert f"{'a' * 2000}\n[... 6000 characters left out ...]\n{'z' * 2000}" in text
@@ -110,7 +110,7 @@ async def test_a_compacted_conversation_can_be_compacted_again() -> None:
     assert len(session.history.transcript) == KEEP_MESSAGES + 1
 
 
-async def test_a_second_summary_takes_the_place_of_the_first() -> None:
+async def test_a_second_summary_replaces_the_first() -> None:
     transport = FakeTransport([SUMMARY, claude.reply(claude.text("They talked more."))])
     session = open_session(transport)
     session.replace_messages([user(f"said {number}") for number in range(7)])
@@ -208,7 +208,7 @@ def _kept(messages: list[Message]) -> list[Message] | None:
 
 
 @pytest.mark.parametrize("count", range(KEEP_MESSAGES + 1))
-async def test_a_short_conversation_is_left_alone(count: int) -> None:
+async def test_a_short_conversation_is_not_compacted(count: int) -> None:
     transport = FakeTransport()
     session = open_session(transport)
     session.replace_messages([user("x") for _ in range(count)])
@@ -217,7 +217,7 @@ async def test_a_short_conversation_is_left_alone(count: int) -> None:
     assert (transport.requests, len(session.history.transcript)) == ([], count)
 
 
-async def test_what_a_compaction_used_counts_even_if_nothing_came_of_it() -> None:
+async def test_a_failed_compaction_still_counts_its_usage() -> None:
     session = open_session(FakeTransport([claude.reply(claude.text("  "))]))
     session.replace_messages([user("x") for _ in range(KEEP_MESSAGES + 1)])
     listener = listen(session)

@@ -95,7 +95,7 @@ class Counting(FakeTransport):
 # Before a call.
 
 
-async def test_what_fits_is_left_alone() -> None:
+async def test_a_conversation_that_fits_is_not_compacted() -> None:
     messages = [user(450) for _ in range(10)]
     transport = FakeTransport()
     session = open_small(transport, messages)
@@ -103,7 +103,7 @@ async def test_what_fits_is_left_alone() -> None:
     assert list(session.history.transcript.messages)[:10] == messages
 
 
-async def test_what_does_not_fit_is_summarised_before_the_model_is_asked() -> None:
+async def test_a_conversation_that_does_not_fit_is_summarised_before_the_model_call() -> None:
     messages = [user(800) for _ in range(8)]
     transport, store = FakeTransport([SUMMARY]), ListStore()
     session = open_small(transport, messages, store=store)
@@ -150,7 +150,7 @@ async def test_an_image_in_old_output_becomes_a_note() -> None:
     )
 
 
-async def test_where_output_is_not_enough_everything_old_is_summarised() -> None:
+async def test_where_shortened_output_is_not_enough_old_messages_are_summarised() -> None:
     messages = [*(user(900) for _ in range(6)), *turn(1, 1000), *(user(10) for _ in range(8))]
     transport = FakeTransport([SUMMARY])
     session = open_small(transport, messages)
@@ -161,7 +161,7 @@ async def test_where_output_is_not_enough_everything_old_is_summarised() -> None
 
 
 @pytest.mark.parametrize(("tokens", "summaries"), [(1000, 0), (4900, 1)])
-async def test_what_the_service_counted_counts(tokens: int, summaries: int) -> None:
+async def test_the_service_s_token_count_is_used(tokens: int, summaries: int) -> None:
     """The estimate alone would say 2400 tokens."""
     transport = FakeTransport([counted(tokens, claude.text("one"))])
     session = open_small(transport, [user(400) for _ in range(6)])
@@ -170,7 +170,7 @@ async def test_what_the_service_counted_counts(tokens: int, summaries: int) -> N
     assert asked(transport).count("summary") == summaries
 
 
-async def test_what_the_user_asked_for_stays_as_it_was_said() -> None:
+async def test_the_user_s_prompts_stay_verbatim() -> None:
     async def look(args: dict[str, Any], context: ToolContext) -> Output:
         return (TextBlock("." * 3800),)
 
@@ -218,7 +218,7 @@ async def test_a_conversation_that_cannot_be_shortened_ends_with_a_clear_error()
     assert str(job.error).startswith("context exhausted: the next request takes about 90")
 
 
-async def test_it_is_made_seldom_and_the_requests_stay_bounded() -> None:
+async def test_compactions_are_rare_and_requests_stay_bounded() -> None:
     """One prompt of 60 turns, each of which adds a tenth of what fits."""
 
     async def look(args: dict[str, Any], context: ToolContext) -> Output:
@@ -233,14 +233,14 @@ async def test_it_is_made_seldom_and_the_requests_stay_bounded() -> None:
 
 
 @pytest.mark.parametrize("at", [None, 1500])
-async def test_it_can_begin_earlier(at: int | None) -> None:
+async def test_the_compaction_threshold_can_be_lowered(at: int | None) -> None:
     transport = FakeTransport([SUMMARY])
     session = open_small(transport, [user(300) for _ in range(7)], auto_compact=AutoCompact(at=at))
     await talk(session)
     assert asked(transport) == (["answer"] if at is None else ["summary", "answer"])
 
 
-async def test_it_can_be_switched_off() -> None:
+async def test_compaction_can_be_switched_off() -> None:
     transport = FakeTransport([TOO_LONG])
     session = open_small(transport, [user(1000) for _ in range(9)], auto_compact=AutoCompact(on=False))
     job = session.prompt("hi")
@@ -254,7 +254,7 @@ async def test_it_can_be_switched_off() -> None:
 
 
 @pytest.mark.parametrize("refusal", [TOO_LONG, TOO_BIG])
-async def test_a_refused_conversation_is_shortened_and_tried_again(refusal: Answer) -> None:
+async def test_a_refused_conversation_is_shortened_and_sent_again(refusal: Answer) -> None:
     transport = FakeTransport([refusal, SUMMARY])
     session = open_small(transport, [user(400) for _ in range(10)])
     events = await talk(session)
@@ -263,7 +263,7 @@ async def test_a_refused_conversation_is_shortened_and_tried_again(refusal: Answ
 
 
 @pytest.mark.parametrize(("refusal", "again"), [(TOO_LONG, ["summary", "answer"]), (TOO_BIG, ["answer"])])
-async def test_what_was_refused_tells_how_large_the_window_is(refusal: Answer, again: list[str]) -> None:
+async def test_a_refusal_reveals_the_size_of_the_window(refusal: Answer, again: list[str]) -> None:
     transport = FakeTransport([refusal, SUMMARY])
     session = open_small(transport, [user(400) for _ in range(10)])
     await talk(session)
@@ -272,14 +272,14 @@ async def test_what_was_refused_tells_how_large_the_window_is(refusal: Answer, a
     assert asked(transport) == ["answer", "summary", "answer", *again]
 
 
-async def test_a_small_request_that_was_refused_tells_nothing() -> None:
+async def test_a_refused_small_request_reveals_nothing() -> None:
     session = open_small(FakeTransport([TOO_LONG]), [])
     assert kinds(await talk(session))[-3:] == ["turn_end error", "error", "done"]
     assert kinds(await talk(session)) == QUIET
 
 
 @pytest.mark.parametrize("messages", [[], [user(400) for _ in range(10)], [user(1000) for _ in range(10)]])
-async def test_a_service_that_finds_everything_too_long_is_not_asked_for_ever(messages: list[Message]) -> None:
+async def test_a_service_that_refuses_every_length_is_not_retried_without_end(messages: list[Message]) -> None:
     scripts: list[list[Answer | list[bytes]]] = [[TOO_LONG] * 9, [TOO_LONG, SUMMARY, TOO_LONG, TOO_LONG]]
     for script in scripts:
         transport = FakeTransport(script)
@@ -297,7 +297,7 @@ WIDE = Model("wide", "anthropic", 40_000, 100, reasoning=False)
 
 
 @pytest.mark.parametrize(("tokens", "requests"), [(2700, ["answer"]), (3000, ["answer", "summary", "answer"])])
-async def test_a_refusal_without_a_reason_is_taken_for_that_where_hardly_more_would_fit(
+async def test_a_refusal_without_a_reason_means_too_long_when_the_window_is_nearly_full(
     tokens: int, requests: list[str]
 ) -> None:
     transport = FakeTransport([VAGUE, SUMMARY])
@@ -306,14 +306,14 @@ async def test_a_refusal_without_a_reason_is_taken_for_that_where_hardly_more_wo
     assert asked(transport) == requests
 
 
-async def test_a_reason_given_in_a_sentence_is_one_however_much_would_fit() -> None:
+async def test_a_refusal_with_a_reason_is_never_taken_for_too_long() -> None:
     transport = FakeTransport([SENTENCE, SUMMARY])
     session = open_small(transport, [user(2000) for _ in range(10)], models=[WIDE], model="wide")
     await talk(session)
     assert asked(transport) == ["answer", "summary", "answer"]
 
 
-async def test_a_refusal_without_a_reason_that_stays_is_shown_as_it_is() -> None:
+async def test_a_lasting_refusal_without_a_reason_is_reported_unchanged() -> None:
     transport = FakeTransport([VAGUE, SUMMARY, VAGUE])
     session = open_small(transport, [user(3000) for _ in range(10)], models=[WIDE], model="wide")
     job = session.prompt("hi")
@@ -322,7 +322,7 @@ async def test_a_refusal_without_a_reason_that_stays_is_shown_as_it_is() -> None
     assert isinstance(job.error, BadRequest)
 
 
-async def test_a_refusal_inside_an_answer_makes_room_for_the_next_prompt() -> None:
+async def test_a_refusal_inside_an_answer_shortens_the_conversation_for_the_next_prompt() -> None:
     error = claude.event("error", error={"type": "context_length_exceeded", "message": "too long"})
     transport = FakeTransport([[claude.start(), error], SUMMARY])
     session = open_small(transport, [user(400) for _ in range(10)])
@@ -334,7 +334,7 @@ async def test_a_refusal_inside_an_answer_makes_room_for_the_next_prompt() -> No
 # When making room goes wrong.
 
 
-async def test_an_abort_while_it_is_summarised_ends_the_run() -> None:
+async def test_an_abort_during_a_summary_ends_the_run() -> None:
     points = Points(at=1)
     transport = FakeTransport([None], points)
     messages = [user(800) for _ in range(8)]
@@ -345,7 +345,7 @@ async def test_an_abort_while_it_is_summarised_ends_the_run() -> None:
     assert list(session.history.transcript.messages)[:-1] == messages
 
 
-async def test_an_empty_summary_is_no_reason_to_try_for_ever() -> None:
+async def test_an_empty_summary_is_not_retried_without_end() -> None:
     empty = claude.reply(claude.text(" "))
     transport = FakeTransport([empty])
     session = open_small(transport, [user(800) for _ in range(8)])
@@ -378,7 +378,7 @@ async def test_a_summary_counts_towards_the_budget() -> None:
 @pytest.mark.parametrize(
     ("tokens", "allowed"), [(10, 12_000), (7000, 12_000), (10_000, 9480), (18_000, 4096), (30_000, 12_000)]
 )
-async def test_an_answer_gets_no_more_room_than_there_is(tokens: int, allowed: int) -> None:
+async def test_an_answer_gets_only_the_free_part_of_the_window(tokens: int, allowed: int) -> None:
     """Unless there is none at all: then the window is not what we were told."""
     model = Model("m", "anthropic", 20_000, 12_000, reasoning=False)
     transport = FakeTransport()
@@ -390,7 +390,7 @@ async def test_an_answer_gets_no_more_room_than_there_is(tokens: int, allowed: i
 # Taking it back.
 
 
-async def test_a_compaction_can_be_undone_and_what_came_after_stays() -> None:
+async def test_a_compaction_can_be_undone_and_later_messages_stay() -> None:
     messages = [user(800) for _ in range(8)]
     session = open_small(FakeTransport([SUMMARY]), messages)
     await talk(session)
@@ -399,7 +399,7 @@ async def test_a_compaction_can_be_undone_and_what_came_after_stays() -> None:
     assert (after[:8], [message.role for message in after[8:]]) == (messages, ["user", "assistant"])
 
 
-async def test_there_is_only_one_step_back() -> None:
+async def test_only_the_newest_compaction_can_be_undone() -> None:
     session = open_small(FakeTransport([SUMMARY]), [user(10) for _ in range(8)])
     with pytest.raises(UserError, match="there is no compaction to undo"):
         session.undo_compact()

@@ -40,7 +40,7 @@ async def results(script: list[list[bytes]], **settings: Any) -> list[ToolResult
     return [event for event in events if isinstance(event, ToolResult)]
 
 
-async def test_a_tool_runs_with_its_arguments_where_the_agent_works() -> None:
+async def test_a_tool_runs_with_its_arguments_in_the_working_directory() -> None:
     work = Work()
     assert await results([calling(("c1", "work", '{"a": 1}'))], tools=[work.tool]) == [
         ToolResult("c1", False, (TextBlock("done"),))
@@ -87,7 +87,7 @@ async def test_an_image_from_a_tool_is_shown_as_a_count_and_sent_whole() -> None
         (("c1", "break", "{}"), "it broke"),
     ],
 )
-async def test_a_call_that_cannot_be_run_is_answered_with_why(call: tuple[str, str, str], text: str) -> None:
+async def test_a_call_that_cannot_run_is_answered_with_the_reason(call: tuple[str, str, str], text: str) -> None:
     async def fail(args: dict[str, Any], context: ToolContext) -> Output:
         raise ToolFailed("it broke")
 
@@ -97,7 +97,7 @@ async def test_a_call_that_cannot_be_run_is_answered_with_why(call: tuple[str, s
     assert len(work.calls) == 1
 
 
-async def test_without_tools_that_is_said() -> None:
+async def test_a_call_without_any_tools_is_answered_with_that_reason() -> None:
     (found,) = await results([calling(("c1", "work", "{}"))])
     assert found == ToolResult("c1", True, (TextBlock("there is no tool named 'work'; there are: none"),))
 
@@ -118,7 +118,7 @@ async def test_a_guard_may_change_the_arguments_and_the_transcript_keeps_the_mod
     assert b'"input":{"a":1}' in transport.bodies[1]
 
 
-async def test_a_guard_may_refuse_and_then_nobody_else_is_asked() -> None:
+async def test_a_guard_may_refuse_and_then_no_approver_is_asked() -> None:
     work, guard, doorman = Work(), Guard(), Doorman()
     guard.on_call = lambda call, args: CallDecision(args, refusal="not that one")
     (found,) = await results([calling(("c1", "work", "{}"))], tools=[work.tool], extensions=guard, approver=doorman)
@@ -134,7 +134,7 @@ async def test_an_approver_may_refuse() -> None:
 
 
 @pytest.mark.parametrize("call", [("c1", "nothing", "{}"), ("c1", "work", "[")])
-async def test_nobody_is_asked_about_a_call_that_cannot_be_run(call: tuple[str, str, str]) -> None:
+async def test_no_approver_is_asked_about_a_call_that_cannot_run(call: tuple[str, str, str]) -> None:
     guard, doorman = Guard(), Doorman()
     await results([calling(call)], tools=[Work().tool], extensions=guard, approver=doorman)
     assert (guard.asked, doorman.asked) == ([], [])
@@ -168,13 +168,13 @@ async def test_a_tool_that_comes_later_is_offered_in_the_next_turn() -> None:
     ("reasoning", "model", "thinks"),
     [("off", "claude-sonnet-4-5", False), ("low", "claude-sonnet-4-5", True), ("low", "claude-3-opus-20240229", False)],
 )
-async def test_a_model_thinks_if_it_can_and_is_told_to(reasoning: Reasoning, model: str, *, thinks: bool) -> None:
+async def test_a_model_reasons_if_it_can_and_is_asked_to(reasoning: Reasoning, model: str, *, thinks: bool) -> None:
     transport = FakeTransport()
     await talk(open_session(transport, reasoning=reasoning, model=model))
     assert ("thinking" in json.loads(transport.bodies[0])) == thinks
 
 
-async def test_a_request_says_who_where_and_how_much() -> None:
+async def test_a_request_carries_session_directory_and_limits() -> None:
     transport = FakeTransport()
     model = Model("m", "acme", 1000, 123, reasoning=False)
     await talk(open_session(transport, models=[model], model="m", tools=[Work().tool]))
@@ -188,7 +188,7 @@ async def test_an_agent_with_an_unknown_model_cannot_be_made() -> None:
         open_session(FakeTransport(), models=[], model="x")
 
 
-async def test_nobody_watching_lets_everything_pass() -> None:
+async def test_without_interceptors_everything_passes() -> None:
     extensions: Extensions = NoExtensions()
     approver: Approver = AllowAll()
     work = Work()

@@ -151,7 +151,7 @@ def test_references_that_multiply_are_refused_before_they_are_followed(keyword: 
         Expected({"$defs": {**links, "a60": {}}, "properties": {"a": {"$ref": "#/$defs/a0"}}})
 
 
-def test_only_one_problem_of_a_very_large_answer_is_looked_for() -> None:
+def test_only_one_problem_of_a_very_large_answer_is_reported() -> None:
     answer = json.dumps([0] * 100_000)
     assert Expected({"items": {"type": "string"}}).problems(answer) == ["$[0]: must be string, is integer"]
 

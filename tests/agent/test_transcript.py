@@ -37,7 +37,7 @@ def test_the_results_of_one_turn_gather_in_one_message() -> None:
     assert transcript.messages == [said("assistant", A, B), said("tool", result("a"), result("b")), ONE]
 
 
-def test_a_summary_takes_the_place_of_the_first_messages() -> None:
+def test_a_summary_replaces_the_first_messages() -> None:
     summary = said("user", TextBlock("summary"))
     assert after(ONE, TWO, THREE, MessagesReplaced(0, 2, (summary,))).messages == [summary, THREE]
 
@@ -47,7 +47,7 @@ def test_a_splice_without_messages_forgets() -> None:
     assert after(ONE, MessagesReplaced(0, 1, ())).messages == []
 
 
-def test_the_newest_compaction_can_be_taken_back() -> None:
+def test_the_newest_compaction_can_be_undone() -> None:
     summary = said("user", TextBlock("summary"))
     assert after(ONE, TWO, MessagesReplaced(0, 2, (summary,))).undo is None
     transcript = after(ONE, TWO, MessagesReplaced(0, 1, (summary,), "compaction"), THREE)
@@ -87,7 +87,7 @@ def lost(call_id: str) -> ResultBlock:
     return ResultBlock(call_id, True, (TextBlock("the result was lost: the run was interrupted"),))
 
 
-def test_a_call_that_lost_its_result_gets_one_right_behind_it() -> None:
+def test_a_call_that_lost_its_result_gets_one_right_after_it() -> None:
     messages = [ONE, said("assistant", A, B), said("tool", result("b")), TWO]
     assert repaired(messages) == [ONE, said("assistant", A, B), said("tool", result("b"), lost("a")), TWO]
 
@@ -106,6 +106,6 @@ def test_results_without_a_call_are_dropped() -> None:
     assert repaired(messages) == [ONE, said("assistant", A), said("tool", result("a"))]
 
 
-def test_a_sound_conversation_is_left_as_it_is() -> None:
+def test_a_sound_conversation_stays_unchanged() -> None:
     messages = [ONE, said("assistant", A), said("tool", result("a")), TWO]
     assert repaired(messages) == messages

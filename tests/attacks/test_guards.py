@@ -47,14 +47,14 @@ def _stage(tmp_path: Path, command: str, *, guard: str = GUARD_SCRIPT, **changer
     return Stage(tmp_path, first, second)
 
 
-async def test_a_guard_is_asked_again_about_what_another_extension_made_of_a_call(tmp_path: Path) -> None:
+async def test_a_guard_is_asked_again_after_another_extension_changed_the_call(tmp_path: Path) -> None:
     async with _stage(tmp_path, "echo evil") as stage:
         events = await stage.prompt(RUN)
     assert results(events) == [("guarded", True)]
     assert "evil" not in json.dumps([event for event in events if event["type"] == "assistant_message"])
 
 
-async def test_what_the_guard_allows_in_the_end_runs(tmp_path: Path) -> None:
+async def test_the_call_that_the_guard_finally_allows_runs(tmp_path: Path) -> None:
     async with _stage(tmp_path, "echo other") as stage:
         [(text, failed)] = results(await stage.prompt(RUN))
     assert not failed
@@ -84,7 +84,7 @@ async def test_a_guard_that_makes_the_same_change_again_agrees_with_itself(tmp_p
 
 
 @pytest.mark.parametrize("change", [{"modified_args": {"command": "rm"}}, {"replace_text": "other"}])
-def test_to_change_takes_a_permission_of_its_own(change: dict[str, Any]) -> None:
+def test_changing_a_call_needs_its_own_permission(change: dict[str, Any]) -> None:
     wanted = wire.EventInterceptResponse("1", **change)
     got, complaint = admit(wanted, Permissions(intercept=True))
     assert isinstance(got, wire.EventInterceptResponse)
@@ -96,7 +96,7 @@ def test_to_change_takes_a_permission_of_its_own(change: dict[str, Any]) -> None
         assert admit(allowed, Permissions(intercept=True)) == (allowed, "")
 
 
-async def test_nobody_takes_the_place_of_a_guard_with_another_token(tmp_path: Path) -> None:
+async def test_an_extension_with_another_token_cannot_take_a_guard_s_name(tmp_path: Path) -> None:
     async with joinable(tmp_path) as extensions:
         kept: list[GuardSet] = []
         guard = Remote(event_intercept=lambda frame: {"type": "event_intercept_response", "id": frame["id"]})

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from zot.config.instructions import FILE_NAMES, discover
 from zot.config.skills import load
 from zot.errors import ConfigError
 from zot.files import open_beneath
+from zot.runtime.system_prompt import FILE_NAMES, discover
 
 SKILL = "---\nname: s\ndescription: s3cret\n---\ns3cret\n"
 
@@ -45,13 +45,15 @@ WAYS: dict[str, Callable[[Path, str], object]] = {
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 @pytest.mark.parametrize("name", FILE_NAMES)
-def test_instructions_that_lead_out_are_not_read(name: str, way: Callable[[Path, str], object], clone: Path) -> None:
+def test_instructions_linked_from_outside_are_not_read(
+    name: str, way: Callable[[Path, str], object], clone: Path
+) -> None:
     way(clone, name)
     assert discover(cwd=str(clone), home=None) == ()
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
-def test_a_skill_that_leads_out_is_not_read(way: Callable[[Path, str], object], clone: Path) -> None:
+def test_a_skill_linked_from_outside_is_not_read(way: Callable[[Path, str], object], clone: Path) -> None:
     way(clone, "SKILL.md")
     with pytest.raises(ConfigError):
         load(str(clone))
@@ -64,7 +66,7 @@ def test_links_that_stay_inside_work(clone: Path) -> None:
     assert [item.text for item in discover(cwd=str(clone), home=None)] == ["inside"]
 
 
-def test_the_users_own_may_be_a_link_but_not_to_the_kernel(clone: Path, tmp_path: Path) -> None:
+def test_the_user_s_own_file_may_be_a_link_but_not_to_the_kernel(clone: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / "AGENTS.md").symlink_to(tmp_path / "outside" / "key")
@@ -75,7 +77,7 @@ def test_the_users_own_may_be_a_link_but_not_to_the_kernel(clone: Path, tmp_path
 
 
 @pytest.mark.parametrize("name", ["docs", "AGENTS.md"])
-def test_a_link_that_is_put_in_the_way_meanwhile_is_not_followed(
+def test_a_link_planted_during_the_read_is_not_followed(
     name: str, clone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worst moment: when it has been looked at, and before it is opened."""

@@ -18,10 +18,12 @@ from extensions.stage import Extension, Stage, results
 from optional import needs
 from shell import Shell
 from zot.agent.approvals import Approvals
-from zot.config.policy import Policy, Private, Rule, subject_of
+from zot.config.config import Config
+from zot.config.policy import Policy, Private, Rule, possible_names, subject_of
 from zot.config.shell_commands import COMMAND_SETS, in_command_set, is_tame_repository, plain_words, risk_of
 from zot.errors import ConfigError
 from zot.messages import CallBlock
+from zot.runtime.open import OpenRequest, approvals_of
 from zot.tools.base import ToolContext, undeclared_argument
 from zot.tools.bash import Bash
 from zot.tools.sandbox import Sandbox
@@ -69,7 +71,7 @@ def test_a_pattern_is_matched_on_words_and_a_wildcard_matches_no_option(command:
         assert allowed == "deny", pattern
 
 
-def test_what_a_pattern_over_words_allows() -> None:
+def test_a_pattern_of_words_allows_these_commands() -> None:
     rules = ["bash:git log=allow", "bash:git show *=allow", "bash:make -*=allow", "bash:ls **=allow", "*=deny"]
     allowed = ["git log", "git   log", "'git' log", "git show a b", "make -j4", "ls", "ls -l x", 'git show "a b"']
     denied = ["git log x", "git show", "git show -p", "git", "make all", "make -j 4", "FOO=1 git log", "! git log"]
@@ -87,7 +89,7 @@ def test_what_a_pattern_over_words_allows() -> None:
         "ls (x)", "", "   ", "! ls",
     ],
 )  # fmt: skip
-def test_a_command_in_which_a_shell_would_change_something_has_no_words(command: str) -> None:
+def test_a_command_with_shell_expansion_is_not_split_into_words(command: str) -> None:
     assert plain_words(command) is None
     assert bash(["bash:ls **=allow", "bash:ls=allow", "*=deny"], command) == "deny"
 
@@ -99,7 +101,7 @@ def test_a_command_in_which_a_shell_would_change_something_has_no_words(command:
         "a=b c",         "a 'x*' \"y?\"", "a \\*", "a '#' b#c", "a -n5 --x=y 'é ü'",
     ],
 )  # fmt: skip
-def test_words_are_those_of_a_shell(command: str) -> None:
+def test_words_are_split_as_a_shell_does(command: str) -> None:
     script = f"f() {{ printf '%s\\0' \"$@\"; }}; f {command}"
     said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=60).stdout
     assert plain_words(command) == said.split("\0")[:-1] == shlex.split(command)
@@ -116,7 +118,7 @@ READS = [
 
 
 @pytest.mark.parametrize("command", READS)
-def test_the_sets_allow_reading(command: str, repo: Path) -> None:
+def test_the_named_sets_allow_reading(command: str, repo: Path) -> None:
     assert bash(SETS, command, repo) == "allow"
 
 
@@ -149,7 +151,7 @@ def test_the_sets_allow_reading(command: str, repo: Path) -> None:
         "git log\nid", "cat a.txt", "sort -o x a.txt", "uniq a.txt b.txt", "awk 1 a.txt", "sed w a.txt",
     ],
 )  # fmt: skip
-def test_the_sets_allow_nothing_else(command: str, repo: Path) -> None:
+def test_the_named_sets_allow_nothing_else(command: str, repo: Path) -> None:
     os.symlink("/etc", repo / "out")
     assert bash(SETS, command, repo) == "deny"
 
@@ -280,7 +282,7 @@ def test_no_set_allows_git_in_a_repository_that_runs_something(name: str, repo: 
     assert bash(SETS, "ls", repo) == "allow"
 
 
-def test_git_does_not_search_what_a_link_in_the_place_of_a_directory_leads_to(repo: Path) -> None:
+def test_git_does_not_search_through_a_link_that_replaces_a_directory(repo: Path) -> None:
     assert bash(SETS, "git grep -n one", repo) == "allow"
     for place in ("src", "src/deep"):
         (repo / place).mkdir(exist_ok=True)
@@ -316,13 +318,13 @@ def test_the_hostile_repositories_of_these_tests_are_hostile(name: str, repo: Pa
     assert (repo / "pwned").exists() or (repo / "inner" / "pwned").exists()
 
 
-def test_git_takes_a_file_that_says_where_the_others_are_for_a_repository(repo: Path) -> None:
+def test_git_accepts_a_file_that_points_to_a_repository(repo: Path) -> None:
     spoil_bare_elsewhere(repo)
     subprocess.run(["git", "pwn"], cwd=repo, check=False, capture_output=True, timeout=60)
     assert (repo / "pwned").exists() or (repo / "away" / "pwned").exists()
 
 
-def test_what_the_sets_allow_runs_nothing_and_writes_nothing(repo: Path) -> None:
+def test_commands_allowed_by_the_sets_run_and_write_nothing(repo: Path) -> None:
     (repo / ".gitattributes").write_text("*.txt diff=x filter=x\n")
     git(repo, "remote", "add", "origin", "ext::sh -c touch% pwned")
 
@@ -372,7 +374,7 @@ def _linked_packs(repo: Path, other: Path) -> None:
 @pytest.mark.parametrize(
     "lead", [_file_that_names_it, _link_to_it, _common_directory, _alternates, _linked_objects, _linked_packs]
 )
-def test_a_repository_that_leads_to_another_one_is_not_read(
+def test_a_repository_that_points_to_another_one_is_not_read(
     lead: Callable[[Path, Path], None], repo: Path, tmp_path: Path
 ) -> None:
     """The user's other repositories are outside of the directory; an archive can bring such a `.git` along."""
@@ -398,15 +400,21 @@ def test_a_worktree_of_a_tame_repository_is_tame(repo: Path) -> None:
 
 @needs("bwrap")
 @pytest.mark.parametrize("lock", [False, True])
-async def test_the_status_of_a_repository_writes_nothing_into_it(repo: Path, *, lock: bool) -> None:
+@pytest.mark.parametrize("command", ["git status", "git diff", "git diff --stat", "git diff HEAD"])
+async def test_a_look_at_a_repository_writes_nothing_into_it(command: str, repo: Path, *, lock: bool) -> None:
     """Not even the index, which git refreshes when the times of files have changed."""
     git(repo, "checkout", "a.txt")
     os.utime(repo / "a.txt", (1, 1))
     index = (repo / ".git" / "index").read_bytes()
-    env = {"PATH": os.environ["PATH"], "HOME": str(repo.parent)}
-    assert bash(SETS, "git status", repo) == "allow"
-    await Bash(sandbox=Sandbox() if lock else None).run({"command": "git status"}, ToolContext(str(repo), env))
+    # The user's own settings of git count, too, but for a locked command.
+    own = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "alias.own", "GIT_CONFIG_VALUE_0": "version"}
+    env = {"PATH": os.environ["PATH"], "HOME": str(repo.parent), **own}
+    assert bash(SETS, command, repo) == "allow"
+    tool, context = Bash(sandbox=Sandbox() if lock else None), ToolContext(str(repo), env)
+    await tool.run({"command": command}, context)
     assert (repo / ".git" / "index").read_bytes() == index
+    own_works = await tool.run({"command": "git own || true"}, context)
+    assert ("git version" in str(own_works)) is not lock
     git(repo, "status")
     assert (repo / ".git" / "index").read_bytes() != index
 
@@ -429,7 +437,7 @@ def test_no_set_reads_a_directory_with_private_files(tmp_path: Path) -> None:
             assert policy.action("bash", subject_of({"command": command}, str(tmp_path), "bash")) == "deny"
 
 
-def test_a_set_that_is_not_there_is_an_error() -> None:
+def test_an_unknown_set_is_an_error() -> None:
     with pytest.raises(ConfigError, match="@git-read, @search, @list"):
         Rule.parse("bash:@git-write=allow")
 
@@ -454,7 +462,7 @@ def test_a_path_under_any_name_is_judged(args: dict[str, Any]) -> None:
     assert private.action("theirs", subject_of(args, "/w", "theirs")) == "deny"
 
 
-def test_a_path_at_home_is_judged_also_if_a_tool_expands_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_at_home_is_judged_even_if_a_tool_expands_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     for args in ({"path": "~/x"}, {"q": "~/x"}, {"file": "~/../me/x"}):
         assert action(["*:/home/me/*=deny"], "theirs", args, "/w") == "deny"
@@ -469,7 +477,7 @@ def test_a_file_that_exists_is_judged_however_its_argument_is_called(tmp_path: P
     assert action(["*:secret=deny"], "theirs", {"q": "with\nline feed"}, tmp_path) == "deny"
 
 
-def test_a_private_file_is_no_command_of_another_tool(tmp_path: Path) -> None:
+def test_a_private_file_is_not_a_command_of_another_tool(tmp_path: Path) -> None:
     policy = Policy(private=lambda: Private((str(tmp_path),)))
     for command, expected in ((f"{tmp_path}/key", "deny"), (f"cat {tmp_path}/key", "allow"), ("ls", "allow")):
         subject = subject_of({"command": command}, "/", "theirs")
@@ -477,7 +485,7 @@ def test_a_private_file_is_no_command_of_another_tool(tmp_path: Path) -> None:
     assert policy.action("bash", subject_of({"command": f"{tmp_path}/key"}, "/", "bash")) == "allow"
 
 
-def test_what_is_written_is_no_path() -> None:
+def test_written_content_is_not_taken_for_a_path() -> None:
     rules = ["*:/etc/*=deny"]
     assert action(rules, "write", {"path": "a", "content": "/etc/passwd"}) == "allow"
     assert action(rules, "edit", {"path": "a", "edits": [{"oldText": "/etc/x", "newText": "/etc/y"}]}) == "allow"
@@ -492,7 +500,7 @@ def test_all_paths_of_a_call_must_be_allowed() -> None:
     assert action(rules, "copy", {"paths": [f"/w/{n}" for n in range(2000)]}) == "deny"
 
 
-def test_what_is_allowed_for_good_has_all_its_paths() -> None:
+def test_allow_always_covers_all_paths_of_the_call() -> None:
     approvals = Approvals(Policy.parse(["*=ask"]), cwd="/w")
     args = {"from_path": "/w/a", "to_path": "/w/b"}
     question = approvals.judge(CallBlock("1", "copy", args), args)
@@ -621,11 +629,11 @@ async def test_an_interceptor_adds_no_argument_that_the_tool_does_not_declare(tm
     ["git log **", "git log -*", "git *", "git log *", "*", "python *", "make", "sed *", "rm *", "find . -exec id",
      "X=1 sh *", "/bin/sh *", "npm **", "git status"],
 )  # fmt: skip
-def test_patterns_that_allow_more_than_they_seem_to_are_known(pattern: str) -> None:
+def test_patterns_that_allow_more_than_they_seem_are_recognised(pattern: str) -> None:
     assert risk_of(pattern) != ""
 
 
-def test_the_check_of_a_configuration_names_them(shell: Shell, tmp_path: Path) -> None:
+def test_the_configuration_check_names_risky_patterns(shell: Shell, tmp_path: Path) -> None:
     home = tmp_path / "claw"
     home.mkdir()
     rules = ["bash:git log*=allow", "bash:@git-read=allow", "bash:git push*=ask"]
@@ -638,3 +646,35 @@ def test_the_check_of_a_configuration_names_them(shell: Shell, tmp_path: Path) -
 @pytest.mark.parametrize("pattern", ["@git-read", "@search", "ls", "ls -l", "cat *", "pytest tests", "grep *"])
 def test_patterns_without_a_known_risk(pattern: str) -> None:
     assert risk_of(pattern) == ""
+
+
+@pytest.mark.parametrize(
+    ("rules", "args", "action"),
+    [
+        (["*:secret*=deny"], {"target": "secret.txt"}, "deny"),
+        (["*:secret*=deny"], {"deep": [{"to": "secret.txt"}]}, "deny"),
+        (["*:secret*=deny"], {"secret.txt": 1}, "deny"),
+        (["*:.env=ask", "*=allow"], {"name": ".env"}, "ask"),
+        (["*:.env=ask", "*=allow"], {"path": "docs/a", "name": ".env"}, "ask"),
+        # A word is no reason to allow, and none to refuse what a rule allows.
+        (["save:docs/**=allow", "*=deny"], {"name": "a"}, "deny"),
+        (["save:docs/**=allow", "*=deny"], {"path": "docs/a", "mode": "fast"}, "allow"),
+        (["*:secret*=deny"], {"list": [f"w{number}" for number in range(3000)]}, "deny"),
+    ],
+)
+def test_a_new_name_under_any_argument_is_judged_by_rules_that_deny_and_ask(
+    rules: list[str], args: dict[str, Any], action: str, tmp_path: Path
+) -> None:
+    (tmp_path / "docs").mkdir()
+    here = str(tmp_path)
+    assert Policy.parse(rules).action("save", subject_of(args, here), possible_names(args, here, "save")) == action
+
+
+def test_no_stranger_creates_a_file_of_zot_by_its_bare_name(tmp_path: Path) -> None:
+    config = Config(provider="lab", cwd=str(tmp_path), env={"ZOT_HOME": str(tmp_path)}, policy=("*=allow",))
+    approvals = approvals_of(OpenRequest(config=config, guarded=True), cwd=str(tmp_path), key="k")
+    args = {"target": "trust.json"}
+    verdict = approvals.judge(CallBlock("1", "save", {}), args)
+    assert isinstance(verdict, str)
+    assert verdict.startswith("not run:")
+    assert approvals.judge(CallBlock("1", "save", {}), {"target": "notes.txt"}) is None

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from daemons import running
 from extensions.stage import Extension, Stage, results
 from harness import MARK
 from optional import needs
@@ -21,8 +22,7 @@ from zot.config.config import Config
 from zot.config.policy import Policy, subject_of
 from zot.config.private_paths import OWN_NAMES, PrivatePath, private_paths
 from zot.errors import ToolFailed
-from zot.runtime.assembly import approvals_of
-from zot.runtime.open import OpenRequest
+from zot.runtime.open import OpenRequest, approvals_of
 from zot.runtime.shared import SharedResources
 from zot.runtime.toolbox import Toolbox
 
@@ -55,6 +55,17 @@ for frame in frames():
         say("shutdown_ack")
         break
 """
+#: The same as a locked command, which looks each time that it is asked to.
+_LOOK = f"""{_REACH}
+import json, time
+paths = json.load(open("paths.json"))
+for turn in sys.argv[1:]:
+    while not os.path.exists(f"look-{{turn}}"):
+        time.sleep(0.005)
+    with open("found", "w") as file:
+        json.dump([path for path in paths if reached(path)], file)
+    os.rename("found", f"found-{{turn}}")
+"""
 
 
 def _config(top: str, **settings: Any) -> Config:
@@ -63,11 +74,11 @@ def _config(top: str, **settings: Any) -> Config:
     env = {
         "HOME": home, "ZOT_HOME": f"{home}/zot", "XDG_STATE_HOME": f"{home}/state", "PATH": os.environ["PATH"],
         "ZEROCLAW_CONFIG_DIR": f"{home}/claw", "ZEROCLAW_DATA_DIR": f"{home}/claw-data",
-        "ZEROCLAW_SOCKET": f"{home}/claw.sock", MARK: os.environ.get(MARK, ""),
+        "ZEROCLAW_SOCKET": f"{home}/run/claw.sock", MARK: os.environ.get(MARK, ""),
     }  # fmt: skip
     return Config(
-        provider="lab", cwd=home, env=env, data=f"{home}/own-data", journal=f"{home}/kept.db",
-        record=f"{home}/record.jsonl", private=(f"{home}/daemon-data", f"{home}/key.pem"), **settings,
+        provider="lab", cwd=home, env=env, data=f"{home}/own-data", journal=f"{home}/kept/kept.db",
+        record=f"{home}/record.jsonl", private=(f"{home}/daemon-data", f"{home}/keys/key.pem"), **settings,
     )  # fmt: skip
 
 
@@ -79,40 +90,43 @@ def _entries(top: str) -> tuple[PrivatePath, ...]:
 
 #: The whole list, by name.
 NAMES = [os.path.relpath(one.path, "/top/home") for one in _entries("/top")]
+#: When something is at a private path, as a program in a sandbox sees it.
+BEFORE, LATER, REPLACED = "before the sandbox", "after the sandbox has started", "replaced after that"
 
 
 class _Attempts:
-    """A home with something at each private path, and the paths that were reached, by who tried."""
+    """A home with something at each private path, and the paths that were reached, by who tried and when."""
 
     def __init__(self, top: str) -> None:
         self.home = f"{top}/home"
+        os.makedirs(f"{self.home}/daemon-data")  # A daemon that runs has it.
         self.config = _config(top)
         self._servers: list[socket.socket] = []
-        for one in _entries(top):
-            if one.path != self.config.record:  # The session writes that.
-                self._fill(one)
-        self.paths = [path for one in _entries(top) for path in self._ways(one)]
-        self.reached: dict[str, list[str]] = {}
+        self._private = _entries(top)
+        self.paths = [path for one in self._private for path in self._ways(one)]
+        self.reached: dict[tuple[str, str], list[str]] = {}
 
     def _ways(self, one: PrivatePath) -> list[str]:
-        return [f"{one.path}/secret", f"{one.path}/daemon.sock"] if os.path.isdir(one.path) else [one.path]
+        return [f"{one.path}/secret", f"{one.path}/daemon.sock"] if one.is_directory else [one.path]
 
-    def _fill(self, one: PrivatePath) -> None:
-        if one.path.endswith(".sock"):
-            self._listen(one.path)
-        elif one.is_directory and not one.path.endswith(".pem"):
-            os.makedirs(one.path, exist_ok=True)
-            Path(one.path, "secret").write_text("s3cret")
-            self._listen(f"{one.path}/daemon.sock")
-        else:
-            os.makedirs(os.path.dirname(one.path), exist_ok=True)
-            Path(one.path).write_text("s3cret")
+    def fill(self) -> None:
+        """Create everything, or replace all files."""
+        for one in self._private:
+            if one.path == self.config.record:  # The session writes that.
+                continue
+            for path in self._ways(one):
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                if os.path.lexists(path):
+                    os.unlink(path)
+                if path.endswith(".sock"):
+                    self._listen(path)
+                else:
+                    Path(path).write_text("s3cret")
 
     def _listen(self, path: str) -> None:
         # By a relative name, since that of a socket must be short.
         here = os.open(".", os.O_RDONLY)
         try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
             os.chdir(os.path.dirname(path))
             server = socket.socket(socket.AF_UNIX)
             server.bind(os.path.basename(path))
@@ -122,10 +136,10 @@ class _Attempts:
             os.fchdir(here)
             os.close(here)
 
-    async def try_all(self) -> None:
+    async def try_all(self, *times: str) -> None:
+        """Start a confined extension and a locked command, and let both try at these ``times``."""
         python = os.path.realpath(sys.executable)
-        script = "import json\nprint(json.dumps([path for path in json.load(open('paths.json')) if reached(path)]))"
-        Path(self.home, "reach.py").write_text(f"{_REACH}\n{script}")
+        Path(self.home, "look.py").write_text(_LOOK)
         Path(self.home, "paths.json").write_text(json.dumps([*self.paths, f"{self.home}/paths.json"]))
         with tempfile.TemporaryDirectory() as place:
             permissions = {"tools": True, "fs.read": ["~/"]}
@@ -134,14 +148,30 @@ class _Attempts:
                 "env": self.config.env, "data": self.config.data, "private": self.config.private, "cwd": place,
                 "journal": self.config.journal, "record": self.config.record,
             }  # fmt: skip
-            async with Stage(Path(f"{self.home}/zot"), probe, **settings) as stage:
-                asked = json.dumps({"paths": [*self.paths, f"{self.home}/paths.json"]})
-                [(said, failed)] = results(await stage.prompt(f"call probe {asked} ;; --- ;; say done"))
-                assert not failed, said
-                self.reached["a confined extension"] = json.loads(said)
-        hidden = private_paths(self.config, self.home)
-        text = await locked(f"{python} reach.py", self.home, env=self.config.env, hidden=hidden)
-        self.reached["a locked command"] = json.loads(text.split("\n")[2])
+            async with Stage(Path(f"{self.home}/zot"), probe, **settings) as stage, asyncio.TaskGroup() as tasks:
+                hidden = private_paths(self.config, self.home)
+                command = f"touch running; {python} look.py {' '.join(map(str, range(len(times))))}"
+                running = tasks.create_task(locked(command, self.home, env=self.config.env, hidden=hidden))
+                await stage.prompt("say started")
+                await self._made("running", running)
+                for turn, when in enumerate(times):
+                    if when != BEFORE:
+                        self.fill()
+                    asked = json.dumps({"paths": [*self.paths, f"{self.home}/paths.json"]})
+                    [(said, failed)] = results(await stage.prompt(f"call probe {asked} ;; --- ;; say done"))
+                    assert not failed, said
+                    self.reached["a confined extension", when] = json.loads(said)
+                    Path(self.home, f"look-{turn}").touch()
+                    found = await self._made(f"found-{turn}", running)
+                    self.reached["a locked command", when] = json.loads(found.read_text())
+
+    async def _made(self, name: str, running: asyncio.Task[str]) -> Path:
+        """Return a file of the command once it is there."""
+        made = Path(self.home, name)
+        while not made.exists():
+            assert not running.done(), running.result()
+            await asyncio.sleep(0.005)
+        return made
 
     def close(self) -> None:
         for server in self._servers:
@@ -149,39 +179,49 @@ class _Attempts:
 
 
 @pytest.fixture(scope="module")
-def attempts() -> Iterator[_Attempts]:
-    with tempfile.TemporaryDirectory() as top:
-        found = _Attempts(top)
+def attempts() -> Iterator[dict[str, _Attempts]]:
+    """Return the attempts by when they were made."""
+    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
+        there, missing = _Attempts(first), _Attempts(second)
         try:
-            asyncio.run(found.try_all())
-            yield found
+            there.fill()
+            asyncio.run(there.try_all(BEFORE))
+            asyncio.run(missing.try_all(LATER, REPLACED))
+            yield {BEFORE: there, LATER: missing, REPLACED: missing}
         finally:
-            found.close()
+            there.close()
+            missing.close()
 
 
 @needs("bwrap")
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("when", [BEFORE, LATER, REPLACED])
 @pytest.mark.parametrize("who", ["a locked command", "a confined extension"])
-def test_nobody_in_a_sandbox_reaches_it(name: str, who: str, attempts: _Attempts) -> None:
-    reached = attempts.reached[who]
-    assert f"{attempts.home}/paths.json" in reached  # What is not private is there, or this would prove nothing.
-    assert [path for path in reached if f"{path}/".startswith(f"{attempts.home}/{name}/")] == []
+def test_no_sandboxed_program_reaches_it(name: str, when: str, who: str, attempts: dict[str, _Attempts]) -> None:
+    home, reached = attempts[when].home, attempts[when].reached[who, when]
+    assert f"{home}/paths.json" in reached  # What is not private is there, or this would prove nothing.
+    assert [path for path in reached if f"{path}/".startswith(f"{home}/{name}/")] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_no_file_tool_reaches_it_under_a_lock(name: str, tmp_path: Path) -> None:
     config = _config(str(tmp_path), lock=True, tools=("read", "write", "edit"))
-    (tmp_path / "home" / "x").mkdir(parents=True)
-    (tmp_path / "home" / name).parent.mkdir(parents=True, exist_ok=True)
+    home = tmp_path / "home"
+    (home / "x").mkdir(parents=True)
+    (home / name).parent.mkdir(parents=True, exist_ok=True)
     resources = SharedResources()
-    toolbox = Toolbox(config, resources, cwd=str(tmp_path / "home"), key="k")
+    toolbox = Toolbox(config, resources, cwd=str(home), key="k")
     writable, readable = toolbox._paths()
     assert writable is not None
     assert readable is not None
-    for paths in (writable, readable):
-        for path in (name, f"./x/../{name}", str(tmp_path / "home" / name)):
-            with pytest.raises(ToolFailed, match="zot keeps its own files"):
-                paths.find(path, str(tmp_path / "home"))
+    for later in (False, True):  # Whether or not it is there, and also once it has appeared.
+        if later:
+            (home / name).write_text("s3cret")
+            (home / "link").symlink_to(home / name)
+        for paths in (writable, readable):
+            for path in (name, f"./x/../{name}", str(home / name), *(["link"] if later else [])):
+                with pytest.raises(ToolFailed, match="zot keeps its own files"):
+                    paths.find(path, str(home))
     await toolbox.close()
     await resources.close()
 
@@ -192,17 +232,23 @@ def test_no_file_tool_reaches_it_for_a_stranger(name: str, tmp_path: Path) -> No
     config = _config(str(tmp_path), policy=("*=allow",))
     home = str(tmp_path / "home")
     policy: Policy = approvals_of(OpenRequest(config=config, guarded=True), cwd=home, key="k").policy
-    for path in (name, f"{name}/below", f"./../home/{name}" if not name.startswith("/") else f"/usr/..{name}"):
-        for tool in ("read", "write", "of-an-extension"):
-            assert policy.action(tool, subject_of({"path": path}, home)) == "deny"
+    for later in (False, True):  # Whether or not it is there, and also once it has appeared.
+        if later and not name.startswith("/"):
+            (tmp_path / "home" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "home" / name).write_text("s3cret")
+            (tmp_path / "home" / "link").symlink_to(name)
+            assert policy.action("read", subject_of({"path": "link"}, home)) == "deny"
+        for path in (name, f"{name}/below", f"./../home/{name}" if not name.startswith("/") else f"/usr/..{name}"):
+            for tool in ("read", "write", "of-an-extension"):
+                assert policy.action(tool, subject_of({"path": path}, home)) == "deny"
     assert policy.action("read", subject_of({"path": "notes.txt"}, home)) == "allow"
 
 
 def test_the_list_has_every_place_that_settings_can_name() -> None:
     assert {*NAMES} == {
-        "zot", "state/zot", ".local/state/zot", "Library/Application Support/zot", ".zeroclaw", "claw", "claw-data",
-        "own-data", "daemon-data", "key.pem", "claw.sock", "claw.sock.lock", "kept.db", "kept.db-wal", "kept.db-shm",
-        "kept.db-journal", "kept.db.lock", "record.jsonl",
+        "zot", "state/zot", ".local/state/zot", ".zeroclaw", "claw", "claw-data",
+        "own-data", "daemon-data", "keys/key.pem", "run/claw.sock", "run/claw.sock.lock", "kept/kept.db",
+        "kept/kept.db-wal", "kept/kept.db-shm", "kept/kept.db-journal", "kept/kept.db.lock", "record.jsonl",
     }  # fmt: skip
 
 
@@ -267,3 +313,86 @@ async def test_a_daemon_that_starts_later_is_hidden_from_an_extension_that_runs(
         [(said, failed)] = results(await stage.prompt(f"call probe {asked} ;; --- ;; say done"))
     assert not failed, said
     assert json.loads(said) == [str(home / "seen")]
+
+
+#: Settings that put a file of zot into the directory in which it works.
+_BESIDE_WORK: dict[str, dict[str, Any]] = {
+    "claw.sock": {"env": {"ZEROCLAW_SOCKET": "{home}/claw.sock"}},
+    "kept.db": {"journal": "{home}/kept.db"},
+    "key.pem": {"private": ("{home}/key.pem",)},
+}
+
+
+def _beside_work(name: str, home: Path, **more: Any) -> dict[str, Any]:
+    """Return settings, among them those of ``name``."""
+    env = {"HOME": str(home), "ZOT_HOME": f"{home}-zot", "PATH": os.environ["PATH"], MARK: os.environ.get(MARK, "")}
+    found: dict[str, Any] = json.loads(json.dumps(_BESIDE_WORK[name]).replace("{home}", str(home)))
+    return {"provider": "lab", **found, **more, "env": {**env, **found.get("env", {})}}
+
+
+@needs("bwrap")
+@pytest.mark.parametrize("name", _BESIDE_WORK)
+@pytest.mark.parametrize("there", [False, True])
+async def test_no_locked_command_runs_beside_a_file_that_it_could_see_later(
+    name: str, tmp_path: Path, *, there: bool
+) -> None:
+    """One file cannot be hidden for good: the next one of its name would be seen."""
+    home = tmp_path / "home"
+    home.mkdir()
+    if there:
+        (home / name).write_text("s3cret")
+    hidden = private_paths(Config(**_beside_work(name, home, cwd=str(home))), str(home))
+    said = await locked("echo ran; ls", home, hidden=hidden)
+    assert said.startswith(f"not run: under --lock, {home}/{name} is zot's own (")
+    assert said.endswith(f"{home} would show it: move it to a directory of its own")
+
+
+@needs("bwrap")
+@pytest.mark.parametrize("name", _BESIDE_WORK)
+async def test_no_extension_reads_a_directory_where_it_could_see_a_file_of_zot_later(name: str, tmp_path: Path) -> None:
+    home, place = tmp_path / "home", tmp_path / "place"
+    home.mkdir()
+    place.mkdir()
+    probe = Extension(place, "probe", _PROBE, permissions={"tools": True, "fs.read": ["~/"]})
+    async with Stage(tmp_path / "zot", probe, **_beside_work(name, home, cwd=str(place))) as stage:
+        events = await stage.prompt("say hi")
+    assert f"{home} would show it: move it to a directory of its own" in str(events)
+
+
+#: Connects to a daemon, and says what it answers. With "dies", the process that connected is gone when it asks.
+_CALL = """
+import os, socket, sys
+one = socket.socket(socket.AF_UNIX); one.settimeout(20)
+if sys.argv[2] == "dies":
+    if (child := os.fork()) == 0:
+        one.connect(sys.argv[1]); os._exit(0)
+    os.waitpid(child, 0)
+else:
+    one.connect(sys.argv[1])
+try:
+    one.sendall(b'{"jsonrpc":"2.0","method":"initialize","params":{"protocolVersion":1},"id":1}' + bytes([10]))
+    print("answered" if b"result" in one.recv(100) else "refused")
+except OSError:
+    print("refused")
+"""
+
+
+@needs("bwrap", "python3")
+@pytest.mark.parametrize("how", ["lives", "dies"])
+async def test_a_daemon_refuses_callers_in_a_sandbox_wherever_its_socket_is(how: str, tmp_path: Path) -> None:
+    """The session of this sandbox does not know the daemon's socket: it was named on another command line."""
+    (tmp_path / "call.py").write_text(_CALL)
+    python = os.path.realpath(sys.executable)
+    async with running(tmp_path) as daemon:
+        said = await locked(f"{python} call.py {daemon.path} {how}", tmp_path, env={"PATH": os.environ["PATH"]})
+    assert "\nrefused\n" in said
+
+
+@needs("bwrap")
+@pytest.mark.parametrize("around", [[], ["bwrap", "--unshare-pid", "--bind", "/", "/", "--proc", "/proc"]])
+async def test_a_daemon_serves_callers_outside_and_in_containers(around: list[str], tmp_path: Path) -> None:
+    async with running(tmp_path) as daemon:
+        command = [*around, os.path.realpath(sys.executable), "-c", _CALL, daemon.path, "lives"]
+        child = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        said, _ = await child.communicate()
+    assert said == b"answered\n"

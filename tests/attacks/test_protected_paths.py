@@ -48,7 +48,7 @@ def _contents(top: Path) -> dict[str, str]:
 
 
 @needs("bwrap")
-async def test_what_is_there_stays_as_it_is(clone: Path) -> None:
+async def test_existing_protected_files_stay_unchanged(clone: Path) -> None:
     before = _contents(clone)
     ways = (
         "echo evil > {0}", "echo evil > {0}/file", "echo evil > {0}/new", "rm -rf {0}", "mv {0} {0}.old",
@@ -64,7 +64,7 @@ async def test_what_is_there_stays_as_it_is(clone: Path) -> None:
 
 
 @needs("bwrap")
-async def test_what_was_not_there_is_moved_away(tmp_path: Path) -> None:
+async def test_new_protected_files_are_moved_away(tmp_path: Path) -> None:
     (tmp_path / ".config").mkdir()
     commands = [f"mkdir -p $(dirname {path}); echo evil > {path}" for path in [*ALL, "HEAD"]]
     text = await locked("; ".join(commands), tmp_path)
@@ -75,7 +75,7 @@ async def test_what_was_not_there_is_moved_away(tmp_path: Path) -> None:
 
 
 @needs("bwrap")
-async def test_a_link_is_no_way_to_plant_it_nor_to_move_what_is_outside(tmp_path: Path) -> None:
+async def test_a_link_can_neither_plant_a_protected_file_nor_move_an_outside_one(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     (outside / "fish").mkdir(parents=True)
     work = tmp_path / "work"
@@ -142,7 +142,7 @@ async def test_git_runs_nothing_from_a_repository_below(tmp_path: Path) -> None:
 
 
 @needs("bwrap")
-async def test_what_an_aborted_command_has_planted_does_not_stay(tmp_path: Path) -> None:
+async def test_protected_files_planted_by_an_aborted_command_are_moved_away(tmp_path: Path) -> None:
     async with asyncio.timeout(60):
         running = asyncio.create_task(locked("echo evil > .envrc; : > done; sleep 60", tmp_path))
         await _until(tmp_path / "done")
@@ -168,7 +168,7 @@ class LateStart(Groups):
 
 
 @needs("bwrap")
-async def test_what_a_command_has_planted_does_not_stay_if_its_start_is_aborted(tmp_path: Path) -> None:
+async def test_protected_files_planted_before_an_aborted_start_are_moved_away(tmp_path: Path) -> None:
     tool = Bash(LateStart(), sandbox=Sandbox())
     context = ToolContext(str(tmp_path), {"PATH": os.environ["PATH"]})
     async with asyncio.timeout(60):
@@ -181,7 +181,7 @@ async def test_what_a_command_has_planted_does_not_stay_if_its_start_is_aborted(
 
 
 @needs("bwrap")
-async def test_the_file_that_leads_to_a_repository_stays_as_it_is(tmp_path: Path) -> None:
+async def test_the_file_that_points_to_a_repository_stays_unchanged(tmp_path: Path) -> None:
     """As a worktree and a submodule have one."""
     (tmp_path / ".git").write_text("gitdir: /elsewhere\n")
     text = await locked("echo 'gitdir: evil' > .git; rm -f .git; mkdir .git; mv .git x; echo over", tmp_path)
@@ -193,7 +193,7 @@ async def test_the_file_that_leads_to_a_repository_stays_as_it_is(tmp_path: Path
 
 
 @needs("bwrap")
-async def test_what_zot_itself_would_run_next_time_stays_as_it_is(tmp_path: Path) -> None:
+async def test_files_that_zot_would_run_at_the_next_start_stay_unchanged(tmp_path: Path) -> None:
     work = tmp_path / "work"
     for name in ("tools/ext", "settings"):
         (work / name).mkdir(parents=True)
@@ -260,7 +260,7 @@ LEADS = {
 @needs("bwrap")
 @pytest.mark.parametrize("name", LEADS)
 @pytest.mark.parametrize("exists", [True, False], ids=["there", "missing"])
-async def test_what_protected_paths_lead_to_is_protected(name: str, exists: bool, tmp_path: Path) -> None:
+async def test_targets_of_protected_paths_are_protected(name: str, exists: bool, tmp_path: Path) -> None:
     setup, led = LEADS[name]
     for command in ("git init -q", "mkdir conf", setup):
         subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True, timeout=60)
@@ -292,7 +292,7 @@ def test_a_file_tool_does_not_write_through_a_protected_link(tmp_path: Path) -> 
 
 
 @needs("bwrap")
-async def test_a_new_bare_repository_below_is_none_any_more(tmp_path: Path) -> None:
+async def test_a_new_bare_repository_below_is_disarmed(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     subprocess.run(["git", "init", "-q", "--bare"], cwd=tmp_path / "old", check=True, timeout=60)
     before = (tmp_path / "old" / "config").read_text()
@@ -306,7 +306,7 @@ async def test_a_new_bare_repository_below_is_none_any_more(tmp_path: Path) -> N
 
 
 @needs("bwrap")
-async def test_a_directory_that_a_command_made_read_only_keeps_nothing(tmp_path: Path) -> None:
+async def test_a_directory_made_read_only_hides_no_planted_file(tmp_path: Path) -> None:
     command = "mkdir -p .vscode .config/fish; echo evil | tee .vscode/tasks.json .config/fish/x; chmod 555 .config ."
     await locked(command, tmp_path)
     assert not (tmp_path / ".vscode").exists()
@@ -351,7 +351,7 @@ BELOW = [path for path in ALL if not path.startswith(".git/")]
 
 
 @needs("bwrap")
-async def test_in_a_directory_below_it_stays_as_it_is(clone: Path) -> None:
+async def test_protected_files_in_a_subdirectory_stay_unchanged(clone: Path) -> None:
     before = _contents(clone)
     ways = ("echo evil > {0}", "echo evil > {0}/file", "echo evil > {0}/new", "rm -rf {0}", "mv {0} {0}.old")
     lines = [way.format(f"work/{path}") for path in BELOW for way in ways]
@@ -362,7 +362,7 @@ async def test_in_a_directory_below_it_stays_as_it_is(clone: Path) -> None:
 
 
 @needs("bwrap")
-async def test_in_a_directory_below_what_was_not_there_is_moved_away(tmp_path: Path) -> None:
+async def test_new_protected_files_in_a_subdirectory_are_moved_away(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     places = [f"{place}/{path}" for place in ("old", "new/deep") for path in [*BELOW, ".VSCode"]]
     commands = [f"mkdir -p $(dirname {path}); echo evil > {path}" for path in places]
@@ -399,7 +399,7 @@ async def test_a_directory_is_not_replaced_by_one_with_other_protected_files(tmp
 
 
 @needs("bwrap")
-async def test_a_protected_link_below_leads_to_nothing_that_can_be_written(tmp_path: Path) -> None:
+async def test_a_protected_link_below_has_no_writable_target(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / ".vscode").symlink_to("../conf")
@@ -410,7 +410,7 @@ async def test_a_protected_link_below_leads_to_nothing_that_can_be_written(tmp_p
 @needs("bwrap")
 @pytest.mark.parametrize("other", ["notes.txt", "deep/down/notes", ".git/COMMIT_EDITMSG"])
 @pytest.mark.parametrize("path", [".git/config", ".git/hooks/post-checkout", ".vscode/tasks.json", "sub/.npmrc"])
-async def test_another_name_of_a_protected_file_is_as_protected(path: str, other: str, tmp_path: Path) -> None:
+async def test_a_hard_link_to_a_protected_file_is_protected_too(path: str, other: str, tmp_path: Path) -> None:
     """An archive can bring hard links along."""
     for one in (path, other):
         (tmp_path / one).parent.mkdir(parents=True, exist_ok=True)
@@ -428,7 +428,7 @@ async def _until(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [*ALL, ".git/HEAD", "HEAD", "mine/keep"])
-def test_no_file_tool_writes_it(path: str, tmp_path: Path) -> None:
+def test_no_file_tool_writes_a_protected_path(path: str, tmp_path: Path) -> None:
     paths = LockedPaths(str(tmp_path), protected=("mine/keep",))
     (tmp_path / "d").mkdir()
     spellings = [path, f"{path}/x", f"./d/../{path}", path.upper()]
@@ -447,7 +447,7 @@ def test_a_link_is_judged_by_where_it_leads(tmp_path: Path) -> None:
         LockedPaths(str(tmp_path), protected=()).find("harmless/hooks/x", str(tmp_path), make_parents=True)
 
 
-def test_what_only_looks_like_it_is_not_protected() -> None:
+def test_paths_that_only_look_protected_are_not() -> None:
     for path in ("src/head.py", "HEAD.md", ".github/workflows/ci.yml", "git/hooks", ".gitignore", "a/HEAD", ".zotty"):
         assert protection_of(path) == ""
     assert "mine/keep" in protected_paths(("/mine/keep/",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import struct
@@ -11,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from optional import needs
+from optional import MISSING, needs
 from zot.tools.guardian import Guardian
 from zot.tools.process import Groups, Processes, Program
-from zot.tools.sandbox import PROTECTIONS, SandboxSupport, find_support
-from zot.tools.seccomp import seccomp_filter
+from zot.tools.sandbox import _CALLS as _CALLS_REFUSED
+from zot.tools.sandbox import _MODES, PROTECTIONS, SandboxSupport, find_support, seccomp_filter
 
 from .privilege import needs_root, thorough
 from .sandboxed import locked
@@ -194,8 +195,83 @@ def test_a_filter_exists_for_each_machine_and_is_whole() -> None:
     assert seccomp_filter("sparc") == b""
 
 
+#: The kernel's own numbers of system calls, where its headers are installed. The generic ones are those of aarch64.
+_HEADERS = {
+    "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
+    "aarch64": Path("/usr/include/asm-generic/unistd.h"),
+}
+_AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_ALLOWED, _KILLED = 0x7FFF0000, 0x80000000
+
+
+def judged(machine: str, number: int, *args: int, arch: int = 0) -> int:
+    """Run the filter of a machine as its kernel would, and return its verdict."""
+    padded = [*args, 0, 0, 0, 0, 0, 0][:6]
+    data = struct.pack("=iIQ6Q", number, arch or _AUDIT_ARCH[machine], 0, *padded)
+    program = [*struct.iter_unpack("=HBBI", seccomp_filter(machine))]
+    at = loaded = 0
+    while True:
+        code, if_true, if_false, value = program[at]
+        at += 1
+        match code:
+            case 0x20:  # load
+                (loaded,) = struct.unpack_from("=I", data, value)
+            case 0x06:  # return
+                return int(value)
+            case 0x15 | 0x35 | 0x45:  # equal, at least, any bit
+                holds = {0x15: loaded == value, 0x35: loaded >= value, 0x45: bool(loaded & value)}[code]
+                at += if_true if holds else if_false
+            case _:
+                raise AssertionError(f"the filter has an unknown instruction: {code:#x}")
+
+
+def _numbers(machine: str) -> dict[str, int]:
+    """Return the kernel's numbers by name. A header that is missing is reported; in CI that is a failure."""
+    try:
+        text = _HEADERS[machine].read_text()
+    except OSError:
+        MISSING.setdefault("kernel headers", []).append(f"numbers of {machine}")
+        return {}
+    found = re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", text)
+    return {name: int(number) for name, number in found}
+
+
+@pytest.mark.parametrize("machine", _HEADERS)
+def test_the_filter_of_each_machine_has_the_numbers_of_its_kernel(machine: str) -> None:
+    """The filter of the other machine never runs here, so its verdicts are computed."""
+    known = _numbers(machine)
+    with_mode = {name: (mode, flags) for name, (_, mode, flags) in _MODES.items()}
+    for name in {*_CALLS_REFUSED, *with_mode, "clone", "unshare", "ioctl", "socket"} & {*known}:
+        mode, flags = with_mode.get(name, (0, None))
+        evil = [0] * 6
+        evil[mode] = 0o4755 if name in with_mode else 0
+        if flags is not None:
+            evil[flags] = os.O_CREAT
+        if name in ("clone", "unshare"):
+            evil[0] = 0x10000000
+        if name == "ioctl":
+            evil[1] = 0x5412
+        if name == "socket":
+            evil[0] = 40
+        assert judged(machine, known[name], *evil) & 0xFFFF0000 == 0x00050000, name
+    # What every program needs, and the harmless form of what is refused above.
+    for name in {"read", "write", "openat", "execve", "mmap", "exit_group", "fchmod", "clone", "ioctl"} & {*known}:
+        assert judged(machine, known[name]) == _ALLOWED, name
+    if known:
+        assert judged(machine, known["socket"], 1) == _ALLOWED
+    other = _AUDIT_ARCH["x86_64" if machine == "aarch64" else "aarch64"]
+    assert judged(machine, 0, arch=other) == _KILLED
+    # Every number of the table that these headers know is theirs.
+    column = 0 if machine == "x86_64" else 1
+    table = {**_CALLS_REFUSED, **{name: call for name, (call, _, _) in _MODES.items()}}
+    assert {name: call[column] for name, call in table.items() if name in known} == {
+        name: known[name] for name in table if name in known
+    }
+    assert {name for name, call in table.items() if call[column] is None} & {*known} == set()
+
+
 @needs("bwrap")
-async def test_what_a_bubblewrap_cannot_do_is_said_and_the_rest_is_used(
+async def test_missing_features_of_bubblewrap_are_reported_and_the_rest_is_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     old = tmp_path / "bwrap"

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from harness import PATIENCE_S, environment
+from zot.agent.approvals import summarise
+from zot.config.policy import subject_of
 from zot.extensions.log import log_path
 from zot.serve.stdio import Diagnostics, TerminalOutput, write_all
 from zot.text import escaped, escaped_bytes
@@ -75,7 +77,7 @@ def home(tmp_path: Path) -> Path:
     return home
 
 
-def test_what_a_model_says(home: Path) -> None:
+def test_model_output_is_escaped(home: Path) -> None:
     (home / "script").write_text(f"say {json.dumps(HOSTILE)}\n")
     argv = ("-p", "hi", "--provider", "lab", "--script", str(home / "script"), "--no-session")
     assert HOSTILE in through_pipe(home, *argv)
@@ -84,14 +86,14 @@ def test_what_a_model_says(home: Path) -> None:
     assert obeyed(written) == set()
 
 
-def test_the_system_prompt_with_what_a_repository_says(home: Path) -> None:
+def test_the_system_prompt_with_text_of_a_repository_is_escaped(home: Path) -> None:
     assert "\x1b]0;title" in through_pipe(home, "prompt", "--provider", "lab")
     written = on_terminal(home, "prompt", "--provider", "lab")
     assert "title" in written
     assert obeyed(written) == set()
 
 
-def test_the_log_of_an_extension(home: Path) -> None:
+def test_the_log_of_an_extension_is_escaped(home: Path) -> None:
     path = Path(log_path(str(home), "x"))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"{HOSTILE}\n")
@@ -101,7 +103,7 @@ def test_the_log_of_an_extension(home: Path) -> None:
     assert obeyed(written) == set()
 
 
-def test_errors_name_what_was_given(home: Path) -> None:
+def test_errors_quote_arguments_escaped(home: Path) -> None:
     for argv in ((f"\x1b]0;x\x07{HOSTILE}",), ("config", "--config-dir", "\x9b31m/x"), ("rpc", "\x1b[31m")):
         written = on_terminal(home, *argv)
         assert written != ""
@@ -138,7 +140,7 @@ def test_diagnostics_and_frames() -> None:
     assert obeyed(written) == set()
 
 
-def test_what_is_not_a_terminal_gets_bytes_as_they_are() -> None:
+def test_a_pipe_gets_the_bytes_unchanged() -> None:
     reader, writer = os.pipe()
     write_all(writer, HOSTILE.encode() + b"\xff")
     os.close(writer)
@@ -154,8 +156,50 @@ def test_every_control_is_escaped(code: int) -> None:
     assert escaped(f"a{one}b") == f"a{expected}b"
 
 
-def test_what_people_write_is_left_alone() -> None:
+def test_printable_text_of_every_script_stays_unchanged() -> None:
     text = "naïve 漢字\u3000😀\u200d👩 \u00a0\tx\nשלום"
     assert escaped(text) == text
     assert escaped_bytes(text.encode()) == text.encode()
     assert escaped("a\r\nb") == "a\nb"
+
+
+#: Characters that leave no mark on a screen: without width, without ink, or with a meaning for the order of others.
+UNSEEN = [
+    0xAD, 0x34F, 0x61C, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x180B, 0x180E, 0x200B, 0x200C, 0x200D, 0x200E, 0x200F, 0x2028,
+    0x202A, 0x202E, 0x2060, 0x2061, 0x2063, 0x2066, 0x2069, 0x206A, 0x3164, 0xFE00, 0xFE0F, 0xFEFF, 0xFFA0, 0xFFF9,
+    0xE0001, 0xE0041, 0xE007F, 0xE0100,
+]  # fmt: skip
+#: Characters that look like a blank or a line end and are none, besides.
+BLANKS = [0xA0, 0x1680, 0x2000, 0x2003, 0x200A, 0x202F, 0x205F, 0x2800, 0x3000, 0x0A, 0x0D, 0x85]
+
+
+@pytest.mark.parametrize("code", UNSEEN)
+def test_a_character_that_leaves_no_mark_is_shown_as_an_escape(code: int) -> None:
+    shown = escaped(f"rm{chr(code)} x")
+    assert chr(code) not in shown
+    assert f"{code:x}" in shown
+
+
+def test_emoji_and_scripts_that_need_joiners_stay_whole() -> None:
+    for text in ("\u2764\ufe0f", "1\ufe0f\u20e3", "\U0001f469\u200d\U0001f4bb", "\u0645\u06cc\u200c\u062e", "e\u0301"):
+        assert escaped(text) == text
+
+
+@pytest.mark.parametrize("code", [*UNSEEN, *BLANKS, 0x1B, 0x9B])
+@pytest.mark.parametrize("tool", ["bash", "write", "of-an-extension"])
+def test_two_different_calls_never_look_the_same_in_an_approval(tool: str, code: int, tmp_path: Path) -> None:
+    """Two calls that differ do not look the same."""
+
+    def asked(text: str) -> str:
+        args = {"command": text} if tool == "bash" else {"path": text} if tool == "write" else {"query": text}
+        return summarise(tool, args, subject_of(args, str(tmp_path), tool))
+
+    hidden = asked(f"rm{chr(code)} x")
+    assert chr(code) not in hidden
+    assert hidden not in (asked("rm x"), asked("rm  x"))
+    assert f"{code:x}" in hidden or "\\n" in hidden or "\\r" in hidden
+
+
+def test_a_line_end_does_not_turn_a_command_into_a_comment(tmp_path: Path) -> None:
+    args = {"command": "make # build\nrm -rf ~"}
+    assert summarise("bash", args, subject_of(args, str(tmp_path))) == "bash: make # build\\nrm -rf ~"

@@ -74,7 +74,7 @@ async def closed(client: Client) -> None:
                 await client.socket.recv()
 
 
-def test_the_methods_that_each_role_may_call_are_written_down_here_once_more() -> None:
+def test_the_role_of_each_method_is_repeated_here() -> None:
     only = {role: {*capabilities(Grant("t", frozenset({role})))} - {"initialize"} for role in ROLES}
     assert only["approve"] == {"session/approve", "session/forget"}
     assert only["self_approve"] == only["extend"] == set()
@@ -151,7 +151,7 @@ async def test_a_token_that_is_bound_to_a_session_does_not_reach_the_hosted_one_
         ).status == 403
 
 
-async def test_nobody_approves_what_they_prompted_themselves(tmp_path: Path) -> None:
+async def test_a_token_cannot_approve_its_own_runs(tmp_path: Path) -> None:
     async with faced(tmp_path / "home", **ASKS) as face:
         two = issue(face, "view", "prompt", "approve")
         approver = issue(face, "view", "approve")
@@ -179,7 +179,7 @@ async def test_nobody_approves_what_they_prompted_themselves(tmp_path: Path) -> 
             assert await code_of(client, "session/approve", sessionId="t", requestId=request, decision="reject") is None
 
 
-async def test_who_steers_a_run_counts_as_one_who_prompted_it(tmp_path: Path) -> None:
+async def test_a_token_that_steers_a_run_counts_as_its_author(tmp_path: Path) -> None:
     async with faced(tmp_path / "home", **ASKS) as face:
         two = issue(face, "view", "prompt", "approve")
         async with client_of(face, two) as client, face.connected() as owner:
@@ -202,7 +202,7 @@ async def test_who_steers_a_run_counts_as_one_who_prompted_it(tmp_path: Path) ->
             assert await code_of(client, "session/approve", **second) == NOT_OWNED
 
 
-async def test_a_restart_does_not_make_the_daemon_forget_who_prompted(tmp_path: Path) -> None:
+async def test_a_restart_keeps_the_author_of_a_run(tmp_path: Path) -> None:
     async with faced(tmp_path / "home", **ASKS) as face:
         two = issue(face, "view", "prompt", "approve")
         async with client_of(face, two) as client:
@@ -215,7 +215,7 @@ async def test_a_restart_does_not_make_the_daemon_forget_who_prompted(tmp_path: 
             assert await code_of(client, "session/approve", **answer) == NOT_OWNED
 
 
-async def test_a_role_lets_a_token_approve_its_own_runs(tmp_path: Path) -> None:
+async def test_a_role_allows_a_token_to_approve_its_own_runs(tmp_path: Path) -> None:
     async with faced(tmp_path / "home", **ASKS) as face:
         async with client_of(face, issue(face, "view", "prompt", "approve", "self_approve")) as client:
             await client.call("session/new", {"agentAlias": "default", "sessionId": "s"})
@@ -352,7 +352,7 @@ def test_a_name_belongs_to_one_token(tmp_path: Path) -> None:
         Tokens(str(path))
 
 
-def test_a_role_that_nobody_knows_grants_nothing(tmp_path: Path) -> None:
+def test_an_unknown_role_grants_nothing(tmp_path: Path) -> None:
     path = str(tmp_path / "token")
     token = make_scoped(path, "ci", roles=("operate", "root", "any", "view"), sessions=None, expires=None, now=0.0)
     grant = Tokens(path).grant(token)
@@ -385,7 +385,7 @@ def test_a_connection_does_not_live_on_by_the_name_of_its_token(tmp_path: Path) 
     assert (known.grant(old), known.bearer(new)) == (None, "ci")
 
 
-def test_a_method_needs_its_role_whatever_else_is_checked() -> None:
+def test_a_method_needs_its_role_besides_every_other_check() -> None:
     """Not only where a token is bound to sessions."""
     for method in METHODS.values():
         if method.role in ROLES:

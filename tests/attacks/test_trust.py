@@ -63,7 +63,7 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
 
 
-async def test_a_restart_runs_what_was_trusted(project: Project) -> None:
+async def test_a_restart_runs_the_trusted_version(project: Project) -> None:
     project.trust()
     async with project.stage() as stage:
         [(first, _)] = results(await stage.prompt(WHO))
@@ -78,7 +78,7 @@ async def test_a_restart_runs_what_was_trusted(project: Project) -> None:
     assert Path(where).parent == project.home / "snapshots"
 
 
-async def test_a_start_that_comes_later_does_not_run_what_came_meanwhile(project: Project) -> None:
+async def test_a_later_start_does_not_run_changes_made_since(project: Project) -> None:
     """As in the daemon, where a session is opened long before its first prompt."""
     project.trust()
     async with project.stage() as stage:
@@ -151,7 +151,7 @@ def test_data_that_may_be_code_is_never_trusted(data: list[str], tmp_path: Path)
         ("{link}/evil.sh", []),
     ],
 )
-def test_what_runs_by_an_absolute_path_in_the_project_is_never_trusted(
+def test_a_program_at_an_absolute_path_in_the_project_is_never_trusted(
     program: str, args: list[str], tmp_path: Path
 ) -> None:
     cwd, directory, link = tmp_path / "project", tmp_path / "project" / ".zot" / "extensions" / "one", tmp_path / "link"
@@ -174,7 +174,7 @@ def test_settings_of_runtimes_count(project: Project) -> None:
     assert store.is_trusted(project.directory, patterns)
 
 
-def test_what_the_question_shows_is_what_is_trusted(project: Project) -> None:
+def test_the_version_shown_in_the_question_is_the_one_trusted(project: Project) -> None:
     """And only that: a change between the question and the answer is noticed."""
     manifest = load(project.directory)
     patterns = changeable(manifest, project.directory)
@@ -192,7 +192,7 @@ def test_what_the_question_shows_is_what_is_trusted(project: Project) -> None:
     assert store.entries() == ()
 
 
-def test_a_copy_has_no_link_that_leads_out(tmp_path: Path) -> None:
+def test_a_copy_has_no_link_to_outside(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("s3cret")
     code = tmp_path / "code"
     (code / "lib").mkdir(parents=True)
@@ -212,7 +212,7 @@ def test_a_copy_has_no_link_that_leads_out(tmp_path: Path) -> None:
         copy_hashed(str(code), (), str(tmp_path / "other"))
 
 
-def test_a_copy_that_is_not_what_was_trusted_is_not_left_behind(project: Project) -> None:
+def test_a_copy_that_differs_from_the_trusted_version_is_removed(project: Project) -> None:
     manifest = load(project.directory)
     snapshot = Snapshot(str(project.home), project.directory, "sha256:" + "0" * 64)
     with pytest.raises(UserError, match="have changed"):

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from serve.web.face import PATIENCE_S, Face, faced
-from zot.serve.daemon.checked_out import CheckedOut, checked_out
+from zot.serve.daemon.catalog import CheckedOut, checked_out
 from zot.serve.web import Limits
+
+from .privilege import thorough
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 #: No test may end because a deadline for a head or a body has passed.
@@ -63,7 +65,7 @@ async def silent(face: Face, held: ExitStack, number: int, said: bytes) -> list[
 @pytest.mark.parametrize(
     "said", [b"", b"GET / HT", b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"], ids=["nothing", "half", "idle"]
 )
-async def test_connections_without_a_request_keep_nobody_waiting(said: bytes, tmp_path: Path) -> None:
+async def test_connections_without_a_request_delay_no_client(said: bytes, tmp_path: Path) -> None:
     async with faced(tmp_path / "home", limits=PATIENT) as face:
         with ExitStack() as held:
             opened = await silent(face, held, 5 * PATIENT.connections, said)
@@ -74,10 +76,22 @@ async def test_connections_without_a_request_keep_nobody_waiting(said: bytes, tm
             assert answered.startswith((b"HTTP/1.1 408", b"HTTP/1.1 200"))
 
 
+@thorough
+@pytest.mark.parametrize("said", [b"", b"GET / HT"], ids=["nothing", "half"])
+async def test_seven_hundred_half_open_connections_delay_no_other_client(said: bytes, tmp_path: Path) -> None:
+    """With the usual limits, but for the deadlines: nobody may have to wait for one."""
+    async with faced(tmp_path / "home", limits=Limits(head_s=600, body_s=600)) as face:
+        with ExitStack() as held:
+            await silent(face, held, 700, said)
+            async with face.connected() as client:
+                assert "result" in await client.call("initialize")
+            assert (await face.ask(path="/healthz")).status == 200
+
+
 @pytest.mark.parametrize(
     "limits", [Limits(connections=600, idle=4, head_s=600), Limits(connections=8, idle=600, head_s=600)]
 )
-async def test_one_peer_and_all_peers_are_bounded_each_by_itself(limits: Limits, tmp_path: Path) -> None:
+async def test_each_peer_and_all_peers_together_are_bounded(limits: Limits, tmp_path: Path) -> None:
     async with faced(tmp_path / "home", limits=limits) as face:
         with ExitStack() as held:
             opened = await silent(face, held, 12, b"")
@@ -86,7 +100,7 @@ async def test_one_peer_and_all_peers_are_bounded_each_by_itself(limits: Limits,
             assert answered.startswith(b"HTTP/1.1 408")
 
 
-async def test_who_has_connected_is_not_put_out_by_those_who_say_nothing(tmp_path: Path) -> None:
+async def test_silent_connections_do_not_evict_a_connected_client(tmp_path: Path) -> None:
     async with faced(tmp_path / "home", limits=PATIENT) as face, face.connected() as client:
         await client.call("initialize")
         with ExitStack() as held:
@@ -104,7 +118,7 @@ def git(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["HEAD", "commondir", "packed-refs", "refs/heads/main"])
-async def test_a_pipe_or_a_device_in_a_repository_is_not_waited_for(name: str, git: Path) -> None:
+async def test_a_pipe_or_a_device_in_a_repository_does_not_block(name: str, git: Path) -> None:
     assert checked_out(str(git.parent)) == CheckedOut("main", COMMIT[:7])
     (git / name).unlink(missing_ok=True)
     if name == "packed-refs":
@@ -125,7 +139,7 @@ async def test_a_pipe_or_a_device_in_a_repository_is_not_waited_for(name: str, g
      "ref: secret", "ref: refs", "ref: refs//x", "ref: refs/heads/\x1b]0;x", "ref: refs/heads/\u202ex", "root:x:0:0",
      "secret words", "../secret", "ref: refs/heads/.git", "ref: refs/heads/secret"],
 )  # fmt: skip
-def test_an_odd_reference_leads_nowhere(head: str, git: Path) -> None:
+def test_an_unusual_reference_resolves_to_nothing(head: str, git: Path) -> None:
     (git.parent.parent / "secret").write_text("hunter2\n")
     (git.parent / "secret").write_text("hunter2\n")
     os.symlink(git.parent / "secret", git / "refs" / "heads" / "secret")

@@ -15,7 +15,7 @@ from websockets.asyncio.server import ServerConnection, serve
 import zot
 import zot.errors
 from daemon_fake import FakeDaemon
-from forked import Forked, Nursery
+from forked import Forked, ForkServer
 from harness import PATIENCE_S, environment, read_some
 from restarting import Restarting
 from zot.client.session import ClientSession
@@ -48,7 +48,7 @@ async def until_done(session: ClientSession, after: int = 0) -> list[tuple[int, 
     return heard
 
 
-def test_a_turn_is_its_events_and_its_outcome(home: Path) -> None:
+def test_a_turn_yields_its_events_and_its_outcome(home: Path) -> None:
     async def conversation() -> None:
         async with Restarting(home) as daemon, daemon.client() as client:
             session = await client.session("s", cwd=str(home))
@@ -109,7 +109,7 @@ def test_a_prompt_whose_answer_was_lost_is_not_sent_again(home: Path) -> None:
     held(conversation())
 
 
-def test_a_prompt_that_never_arrived_is_said_to_be_lost(home: Path) -> None:
+def test_a_prompt_that_never_arrived_is_reported_as_lost(home: Path) -> None:
     async def conversation() -> None:
         async with Restarting(home) as daemon, daemon.client(settle_s=0.05) as client:
             session = await client.session("s")
@@ -128,7 +128,7 @@ def test_a_prompt_that_never_arrived_is_said_to_be_lost(home: Path) -> None:
     held(conversation())
 
 
-def test_a_daemon_that_ends_in_the_middle_of_a_turn_is_waited_for(home: Path) -> None:
+def test_the_client_waits_for_a_daemon_that_ends_in_mid_turn(home: Path) -> None:
     async def conversation() -> None:
         daemon = Restarting(home)
         await daemon.start()
@@ -196,7 +196,7 @@ def test_equal_prompts_of_two_clients_at_once_are_not_mixed_up(home: Path) -> No
     held(conversation())
 
 
-def test_a_daemon_that_does_not_come_back_is_given_up(home: Path) -> None:
+def test_the_client_gives_up_on_a_daemon_that_does_not_return(home: Path) -> None:
     async def conversation() -> None:
         daemon = Restarting(home)
         await daemon.start()
@@ -215,7 +215,7 @@ def test_a_daemon_that_does_not_come_back_is_given_up(home: Path) -> None:
     held(conversation())
 
 
-def test_without_a_daemon_there_is_no_client(tmp_path: Path) -> None:
+def test_without_a_daemon_no_client_can_connect(tmp_path: Path) -> None:
     async def conversation() -> None:
         with pytest.raises(zot.ConnectionLost, match=r"No daemon is running at .*none\.sock\. Start one with"):
             async with zot.Client.connect(socket=str(tmp_path / "none.sock")):
@@ -225,7 +225,7 @@ def test_without_a_daemon_there_is_no_client(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("answer", "error"), [({}, zot.errors.InternalError), (-32011, zot.RpcError)])
-def test_a_daemon_that_is_none_of_ours_is_given_up(tmp_path: Path, answer: Any, error: type[Exception]) -> None:
+def test_the_client_gives_up_on_a_foreign_daemon(tmp_path: Path, answer: Any, error: type[Exception]) -> None:
     async def conversation() -> None:
         with pytest.raises(error):
             async with zot.Client.connect(socket=str(tmp_path / "d.sock")):
@@ -235,7 +235,7 @@ def test_a_daemon_that_is_none_of_ours_is_given_up(tmp_path: Path, answer: Any, 
         held(conversation())
 
 
-def test_two_clients_take_turns_in_one_session_and_hear_the_same(home: Path) -> None:
+def test_two_clients_take_turns_in_one_session_and_get_the_same_updates(home: Path) -> None:
     async def conversation() -> None:
         async with Restarting(home) as daemon, daemon.client() as one, daemon.client() as two:
             first, second = await one.session("s"), await two.session("s")
@@ -255,7 +255,7 @@ def test_two_clients_take_turns_in_one_session_and_hear_the_same(home: Path) -> 
     held(conversation())
 
 
-def test_a_second_client_answers_what_the_first_is_asked(home: Path) -> None:
+def test_a_second_client_answers_the_first_client_s_approval(home: Path) -> None:
     async def conversation() -> None:
         async with Restarting(home) as daemon, daemon.client() as one, daemon.client() as two:
             turn = (await one.session("s", agent="careful")).prompt("!bash echo yes")
@@ -285,7 +285,7 @@ def test_a_second_client_answers_what_the_first_is_asked(home: Path) -> None:
     held(conversation())
 
 
-def test_what_else_a_session_can_do(home: Path) -> None:
+def test_a_session_offers_its_other_methods(home: Path) -> None:
     async def conversation() -> None:
         async with Restarting(home) as daemon, daemon.client() as client:
             session = await client.session()
@@ -321,9 +321,7 @@ def test_what_else_a_session_can_do(home: Path) -> None:
     held(conversation())
 
 
-def test_a_consumer_that_does_not_read_is_waited_for_and_misses_nothing(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_consumer_gets_every_event(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zot.client.client._MAX_UNREAD", 50)
 
     async def conversation() -> None:
@@ -337,7 +335,7 @@ def test_a_consumer_that_does_not_read_is_waited_for_and_misses_nothing(
     held(conversation())
 
 
-def test_a_websocket_is_a_way_to_the_daemon_too(home: Path) -> None:
+def test_the_client_connects_over_a_websocket(home: Path) -> None:
     async def conversation() -> None:
         async with Restarting(home) as daemon:
 
@@ -378,10 +376,10 @@ def test_a_websocket_is_a_way_to_the_daemon_too(home: Path) -> None:
     held(conversation())
 
 
-def test_a_daemon_that_is_killed_in_the_middle_of_a_turn_leaves_one_that_ends(home: Path, nursery: Nursery) -> None:
+def test_a_daemon_killed_in_mid_turn_leaves_a_turn_that_ends(home: Path, fork_server: ForkServer) -> None:
     def start() -> Forked:
         env = environment({"ZOT_HOME": str(home)})
-        return nursery.fork(["daemon", "--provider", "lab"], home, env)
+        return fork_server.fork(["daemon", "--provider", "lab"], home, env)
 
     socket = home / "data" / "daemon.sock"
     daemon = start()

@@ -57,7 +57,7 @@ def listening(path: str) -> socket.socket:
 
 
 @pytest.mark.parametrize("reached", [by_a_thread, by_a_loop])
-async def test_a_daemon_that_is_starting_is_waited_for(starting: str, tried: list[str], reached: Reach) -> None:
+async def test_the_client_waits_for_a_starting_daemon(starting: str, tried: list[str], reached: Reach) -> None:
     async with asyncio.timeout(PATIENCE_S):
         reaching = asyncio.ensure_future(reached(starting))
         while len(tried) < 3:
@@ -67,7 +67,9 @@ async def test_a_daemon_that_is_starting_is_waited_for(starting: str, tried: lis
 
 
 @pytest.mark.parametrize("reached", [by_a_thread, by_a_loop])
-async def test_one_that_dies_while_it_starts_is_not(starting: str, tried: list[str], reached: Reach) -> None:
+async def test_the_client_does_not_wait_for_a_daemon_that_dies_while_starting(
+    starting: str, tried: list[str], reached: Reach
+) -> None:
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(starting)
         async with asyncio.timeout(PATIENCE_S):
@@ -80,7 +82,9 @@ async def test_one_that_dies_while_it_starts_is_not(starting: str, tried: list[s
 
 
 @pytest.mark.parametrize("reached", [by_a_thread, by_a_loop])
-async def test_where_nobody_is_starting_that_is_told_at_once(tmp_path: Path, tried: list[str], reached: Reach) -> None:
+async def test_without_a_starting_daemon_the_client_fails_at_once(
+    tmp_path: Path, tried: list[str], reached: Reach
+) -> None:
     path = str(tmp_path / "d.sock")
     (tmp_path / "d.sock.lock").write_text("1\n")  # As the last one left it, which was killed.
     with pytest.raises(FileNotFoundError):
@@ -88,7 +92,7 @@ async def test_where_nobody_is_starting_that_is_told_at_once(tmp_path: Path, tri
     assert tried == [path]
 
 
-def test_patience_ends(starting: str) -> None:
+def test_the_wait_for_a_daemon_has_a_deadline(starting: str) -> None:
     assert not Patience(starting).is_over
     assert Patience(starting, starting_s=0.0).is_over
     assert not Patience(f"{starting}.other", wait_s=60.0).is_over

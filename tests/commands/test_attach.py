@@ -12,25 +12,25 @@ from pathlib import Path
 
 import pytest
 
-from forked import Forked, Nursery
+from forked import Forked, ForkServer
 from harness import PATIENCE_S, environment, eventually
 from shell import Said
-from ui.terminal.test_process import seat
+from ui.terminal.test_process import pty_process
 
 
 class Kept:
     """A daemon with a home of its own, and commands that find it."""
 
-    def __init__(self, directory: Path, nursery: Nursery) -> None:
+    def __init__(self, directory: Path, fork_server: ForkServer) -> None:
         self.directory = directory
         self.socket = directory / "home" / "data" / "daemon.sock"
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._env = environment({"ZOT_HOME": str(directory / "home")})
         (directory / "home").mkdir()
         (directory / "home" / "config.toml").write_text('[agents.careful]\nprovider = "lab"\npolicy = ["bash=ask"]\n')
 
     def start(self, *argv: str) -> Forked:
-        return self._nursery.fork(argv, self.directory, self._env)
+        return self._fork_server.fork(argv, self.directory, self._env)
 
     def run(self, *argv: str, typed: bytes = b"") -> Said:
         process = self.start(*argv)
@@ -54,8 +54,8 @@ class Kept:
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Iterator[Kept]:
-    made = Kept(tmp_path_factory.mktemp("attach"), nursery)
+def kept(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Kept]:
+    made = Kept(tmp_path_factory.mktemp("attach"), fork_server)
     with made.serving():
         yield made
 
@@ -87,19 +87,19 @@ def test_a_call_prints_the_result_and_its_updates_before(kept: Kept) -> None:
         (["status", "--socket", "/no"], "zot: No daemon is running at /no. Start one with: zot daemon\n", 3),
     ],
 )  # fmt: skip
-def test_a_call_that_fails_says_why_and_how(kept: Kept, argv: list[str], err: str, code: int) -> None:
+def test_a_failed_call_prints_code_and_reason(kept: Kept, argv: list[str], err: str, code: int) -> None:
     said = kept.run("call", *argv)
     assert (said.out, said.err[: len(err)], said.code) == ("", err, code)
 
 
-def test_an_answer_that_takes_too_long_is_a_failure(kept: Kept) -> None:
+def test_a_late_answer_is_a_failure(kept: Kept) -> None:
     kept.run("call", "session/new", '{"agentAlias":"default","sessionId":"slow"}')
     said = kept.run("call", "session/prompt", '{"sessionId":"slow","prompt":"!stall"}', "--timeout", "0.1")
     assert (said.out, said.err, said.code) == ("", "zot: session/prompt: no answer within 0.1 s\n", 1)
     assert kept.run("call", "session/cancel", '{"sessionId":"slow"}').code == 0
 
 
-def test_what_is_too_long_for_a_line_is_said_to_be_at_once(kept: Kept) -> None:
+def test_an_overlong_request_is_refused_at_once(kept: Kept) -> None:
     typed = b'{"sessionId":"s","prompt":"%b"}' % (b"x" * (17 << 20))
     said = kept.run("call", "session/prompt", "-", "--timeout", "20", typed=typed)
     assert said.code == 1
@@ -113,7 +113,7 @@ def test_a_line_that_is_too_long_to_be_read_is_named(kept: Kept) -> None:
     assert said.code == 1
 
 
-def test_what_is_typed_is_asked_and_what_happens_is_shown(kept: Kept) -> None:
+def test_typed_prompts_are_sent_and_updates_shown(kept: Kept) -> None:
     said = kept.run("attach", "--new", typed=b"!echo Hello\n\n!bash echo made\n")
     assert said.code == 0
     assert said.out.startswith("> !echo Hello\nHello\n\n> !bash echo made\n")
@@ -121,7 +121,7 @@ def test_what_is_typed_is_asked_and_what_happens_is_shown(kept: Kept) -> None:
     assert kept.run("attach", "--new", typed=b"!stall\n/cancel\n/approve\n").out == "> !stall\n! cancelled\n\n"
 
 
-def test_what_is_piped_in_answers_the_questions_of_the_prompts_before_it(kept: Kept) -> None:
+def test_piped_lines_answer_the_questions_of_earlier_prompts(kept: Kept) -> None:
     typed = b"!bash echo one\n/approve\n!bash echo two\n/reject\n!echo three\n/approve\n"
     said = kept.run("attach", "--new", "--agent", "careful", typed=typed)
     answers = [line.split(" by ")[0] for line in said.out.split("\n") if " by " in line or line == "three"]
@@ -129,8 +129,8 @@ def test_what_is_piped_in_answers_the_questions_of_the_prompts_before_it(kept: K
     assert (said.code, "no approval is waiting" in said.err) == (0, True)
 
 
-def test_a_command_that_is_piped_in_is_shown_to_the_end_of_its_run(tmp_path: Path, nursery: Nursery) -> None:
-    kept = Kept(tmp_path, nursery)
+def test_a_command_that_is_piped_in_is_shown_to_the_end_of_its_run(tmp_path: Path, fork_server: ForkServer) -> None:
+    kept = Kept(tmp_path, fork_server)
     extension = tmp_path / "home" / "extensions" / "asker"
     extension.mkdir(parents=True)
     (extension / "extension.json").write_text(
@@ -152,7 +152,7 @@ def test_a_turn_that_fails_fails_what_was_piped_in(kept: Kept) -> None:
     assert ("after it" in said.out, said.code) == (True, 1)
 
 
-def test_an_answer_that_is_cut_off_is_said_to_be_in_the_words_of_one_prompt(kept: Kept) -> None:
+def test_a_cut_off_answer_is_reported_as_by_a_single_prompt(kept: Kept) -> None:
     cut_off = "the answer was cut off at the model's length limit"
     said = kept.run("attach", "--new", typed=b'!script say "half of" ;; stop length\n!echo whole\n')
     assert (f"half of\n! {cut_off}\n" in said.out, "whole" in said.out) == (True, True)
@@ -161,7 +161,7 @@ def test_an_answer_that_is_cut_off_is_said_to_be_in_the_words_of_one_prompt(kept
     assert (alone.err, alone.code) == (f"zot: {cut_off}\n", 1)
 
 
-def test_a_question_is_answered_from_the_keyboard_of_another(kept: Kept) -> None:
+def test_another_client_answers_a_question_from_its_keyboard(kept: Kept) -> None:
     first = kept.start("attach", "--new", "--agent", "careful")
     first.stdin.write(b"!bash echo allowed\n")
     first.stdin.flush()
@@ -175,7 +175,7 @@ def test_a_question_is_answered_from_the_keyboard_of_another(kept: Kept) -> None
     assert first.returncode == 0
 
 
-def test_who_comes_in_the_middle_of_an_answer_is_told_all_of_it(kept: Kept) -> None:
+def test_a_client_that_joins_in_mid_answer_sees_all_of_it(kept: Kept) -> None:
     first = kept.start("attach", "--new")
     first.stdin.write(b'!script say "half of" ;; say " it" ;; stall\n')
     first.stdin.flush()
@@ -192,7 +192,7 @@ def test_who_comes_in_the_middle_of_an_answer_is_told_all_of_it(kept: Kept) -> N
         assert process.returncode == 0
 
 
-def test_a_session_is_named_by_its_beginning_and_told_from_its_first_event(kept: Kept) -> None:
+def test_a_session_is_found_by_its_id_prefix_and_shown_from_its_first_event(kept: Kept) -> None:
     kept.run("call", "session/new", '{"agentAlias":"default","sessionId":"beginning-of-it"}')
     kept.run("call", "session/prompt", '{"sessionId":"beginning-of-it","prompt":"!echo before"}')
     said = kept.run("attach", "beginning", "--after", "0", typed=b"//echo\n")
@@ -203,15 +203,17 @@ def test_a_session_is_named_by_its_beginning_and_told_from_its_first_event(kept:
     assert "--after x: must be a whole number\n" in kept.run("attach", "beginning", "--after", "x").err
 
 
-def test_without_a_daemon_there_is_nothing_to_attach_to(kept: Kept, tmp_path: Path) -> None:
+def test_without_a_daemon_attach_fails(kept: Kept, tmp_path: Path) -> None:
     said = kept.run("attach", "--socket", str(tmp_path / "none"))
     assert (said.out, said.code) == ("", 3)
     assert said.err == f"zot: No daemon is running at {tmp_path / 'none'}. Start one with: zot daemon\n"
 
 
 @pytest.mark.parametrize("argv", [("call", "status"), ("attach", "--new")], ids=lambda argv: argv[0])
-def test_one_that_is_about_to_start_can_be_waited_for(tmp_path: Path, nursery: Nursery, argv: tuple[str, ...]) -> None:
-    kept = Kept(tmp_path, nursery)
+def test_attach_can_wait_for_a_daemon_that_is_about_to_start(
+    tmp_path: Path, fork_server: ForkServer, argv: tuple[str, ...]
+) -> None:
+    kept = Kept(tmp_path, fork_server)
     assert kept.run(*argv).code == 3
     waiting = kept.start(*argv, "--wait", str(PATIENCE_S))
     with kept.serving():
@@ -229,27 +231,27 @@ def test_one_that_is_about_to_start_can_be_waited_for(tmp_path: Path, nursery: N
     ],
     ids=["screen", "quit", "end"],
 )
-def test_who_leaves_is_told_how_to_go_on(
+def test_leaving_prints_how_to_resume(
     kept: Kept, flags: tuple[str, ...], begun: bytes, leaving: bytes, place: tuple[str, ...]
 ) -> None:
     kept.run("call", "session/new", '{"agentAlias":"default","sessionId":"to go on"}')
     way_back = ("attach", "'to go on'", *place)
-    with seat(kept.directory, "-m", "zot", "attach", "to go on", *flags, *place) as person:
+    with pty_process(kept.directory, "-m", "zot", "attach", "to go on", *flags, *place) as person:
         person.until(begun)
         person.type(leaving)
         assert person.end() == 0
     assert person.written.endswith(f"To continue this session: zot {' '.join(way_back)}\r\n".encode())
 
 
-def test_who_is_interrupted_is_told_how_to_go_on(kept: Kept) -> None:
-    with seat(kept.directory, "-m", "zot", "attach", "--new", "--plain") as person:
+def test_an_interrupt_prints_how_to_resume(kept: Kept) -> None:
+    with pty_process(kept.directory, "-m", "zot", "attach", "--new", "--plain") as person:
         person.until(b"/cancel ends a turn")
         person.process.send_signal(signal.SIGINT)
         assert person.end() == 130
     assert re.search(rb"\r\nTo continue this session: zot attach \S+\r\n$", person.written)
 
 
-def test_a_session_whose_directory_is_gone_goes_on_where_somebody_says(kept: Kept) -> None:
+def test_a_session_whose_directory_is_gone_continues_in_a_named_one(kept: Kept) -> None:
     here, there = kept.directory / "here", kept.directory / "there"
     for place in (here, there):
         place.mkdir()
@@ -278,7 +280,7 @@ def test_a_closed_session_is_resumed_by_attaching_to_it(kept: Kept) -> None:
 
 
 @pytest.mark.parametrize("last", ["a turn", "a new beginning", "a setting"])
-def test_all_that_happened_is_shown_also_if_nothing_is_typed(kept: Kept, last: str) -> None:
+def test_past_updates_are_shown_even_without_input(kept: Kept, last: str) -> None:
     name = last.replace(" ", "-")
     kept.run("call", "session/new", json.dumps({"agentAlias": "default", "sessionId": name}))
     assert kept.run("attach", name, "--after", "0").out == "", "nothing has happened"

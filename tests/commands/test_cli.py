@@ -15,7 +15,7 @@ import pytest
 import forked
 from zot import cli, files
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 def zot(*words: str, redirect: str = "") -> subprocess.CompletedProcess[str]:
@@ -32,20 +32,20 @@ def quick(line: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("words", [["--version"], ["--help"], ["rpc", "--help"], ["lab", "--help"]])
-def test_what_was_asked_for_is_printed(words: list[str]) -> None:
+def test_the_requested_text_is_printed(words: list[str]) -> None:
     done = zot(*words)
     assert (done.returncode, done.stderr) == (0, "")
     assert "zot" in done.stdout
 
 
 @pytest.mark.parametrize("words", [["--version"], ["--help"], ["rpc", "--help"]])
-def test_no_room_for_the_output_is_said_in_one_line(words: list[str]) -> None:
+def test_a_full_disk_is_reported_in_one_line(words: list[str]) -> None:
     done = zot(*words, redirect=">/dev/full")
     assert (done.returncode, done.stderr) == (1, "zot: the output could not be written: No space left on device\n")
 
 
 @pytest.mark.parametrize("words", [["--version"], ["--help"], ["rpc", "--help"]])
-def test_a_reader_that_is_gone_is_no_error(words: list[str]) -> None:
+def test_a_closed_output_is_not_an_error(words: list[str]) -> None:
     done = zot(*words, redirect="| true; exit 0")
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -67,13 +67,13 @@ def test_on_windows_one_sentence_says_that_zot_does_not_run_there(monkeypatch: p
         ("frobnicate", "; to ask the agent: zot -p 'frobnicate'"),
     ],
 )
-def test_an_unknown_command_is_answered_with_the_one_that_was_meant(word: str, hint: str) -> None:
+def test_an_unknown_command_is_answered_with_the_likely_one(word: str, hint: str) -> None:
     done = zot(word)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"zot: unknown command {word!r}{hint}\nTry: zot --help\n"
 
 
-def test_an_error_cannot_take_the_terminal_over(tmp_path: Path) -> None:
+def test_an_error_cannot_control_the_terminal(tmp_path: Path) -> None:
     env = {**os.environ, "ZOT_HOME": str(tmp_path / "home")}
     done = forked.run(["-p", "hello", "--provider", "lab", "--cwd", "\x1b]0;PWNED\x07"], cwd=tmp_path, env=env)
     assert done.returncode == 1
@@ -165,14 +165,14 @@ def test_a_line_that_is_misread_is_answered_with_a_hint(words: str, hint: str) -
 
 
 @pytest.mark.parametrize("words", ["--version", "models", "prompt", "-p hi --provider lab", "--json hi --provider lab"])
-def test_without_a_standard_output_nothing_is_done(words: str) -> None:
+def test_without_a_standard_output_the_command_refuses_to_run(words: str) -> None:
     done = zot(words, redirect=">&-")
     assert (done.returncode, done.stderr) == (1, "zot: standard output is closed\n")
     assert zot(words, redirect=">&- 2>&-").returncode == 1
 
 
 @pytest.mark.parametrize("words", ["-p hi", "models", "prompt", "doctor", "sessions list"])
-def test_who_is_interrupted_at_the_start_says_nothing(words: str) -> None:
+def test_an_interrupt_during_start_prints_nothing(words: str) -> None:
     """The signal comes while the first module behind the command line is loaded."""
     code = (
         "import os, signal, sys\n"
@@ -190,7 +190,7 @@ def test_who_is_interrupted_at_the_start_says_nothing(words: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-def test_people_at_a_terminal_are_told_what_rpc_is() -> None:
+def test_rpc_at_a_terminal_explains_itself() -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "zot", "rpc", "--provider", "lab"],
@@ -208,7 +208,7 @@ def test_people_at_a_terminal_are_told_what_rpc_is() -> None:
     assert (process.returncode, first, errors) == (0, hint, b"")
 
 
-def test_the_flag_rpc_may_stand_anywhere() -> None:
+def test_the_flag_rpc_may_appear_anywhere() -> None:
     done = forked.run(["--no-yolo", "--provider", "lab", "--rpc"], given=b'{"type":"ping","id":1}\n', env=os.environ)
     assert (done.returncode, b'"id":1' in done.stdout) == (0, True)
     assert b"--no-yolo" in done.stderr

@@ -83,7 +83,7 @@ def test_every_setting_is_shown_with_where_it_comes_from(configured: Shell) -> N
     }
 
 
-def test_without_a_file_everything_is_as_usual_and_the_lack_is_told(shell: Shell) -> None:
+def test_without_a_file_the_defaults_hold_and_the_output_says_so(shell: Shell) -> None:
     found = settings(shell.run("config", "--json"))
     assert {one["from"][0]["source"] for one in found.values()} == {"default"}
     said = shell.run("config")
@@ -101,13 +101,13 @@ def test_people_get_a_table(configured: Shell) -> None:
     assert (said.err, said.code) == ("", 0)
 
 
-def test_what_the_file_says_of_another_provider_does_not_count(configured: Shell) -> None:
+def test_settings_of_another_provider_are_ignored(configured: Shell) -> None:
     found = settings(configured.run("config", "--agent", "far", "--provider", "gemini", "--json"))
     assert (found["model"]["from"], found["base_url"]["from"]) == (DEFAULT, DEFAULT)
     assert found["base_url"]["value"] == "https://generativelanguage.googleapis.com"
 
 
-def test_an_address_and_a_key_of_the_environment_are_told_by_their_names(configured: Shell) -> None:
+def test_an_address_and_a_key_from_the_environment_are_shown_by_variable_name(configured: Shell) -> None:
     configured.env |= {"OPENAI_API_KEY": "sk-hunter2", "OPENAI_BASE_URL": "http://u:hunter2@localhost:9/v1"}
     said = configured.run("config", "--provider", "openai", "--json")
     found = settings(said)
@@ -135,7 +135,7 @@ def test_no_secret_is_shown_wherever_it_is(configured: Shell) -> None:
     assert "hunter2" not in kept.out + given.out + people.out + unknown.out
 
 
-def test_a_model_with_an_address_of_its_own_is_told_to_be_there(configured: Shell) -> None:
+def test_a_model_with_its_own_address_is_shown_with_it(configured: Shell) -> None:
     models = {"providers": {"openai": {"models": [{"id": "mine", "baseUrl": "http://localhost:9/v1"}]}}}
     (configured.home / "models.json").write_text(json.dumps(models))
     found = settings(configured.run("config", "--provider", "openai", "--model", "mine", "--json"))
@@ -167,7 +167,7 @@ def test_the_daemon_has_settings_too(configured: Shell) -> None:
 # What is wrong.
 
 
-def test_the_variable_that_names_the_directory_of_the_daemon_counts_unless_a_flag_does(configured: Shell) -> None:
+def test_the_daemon_s_directory_comes_from_the_variable_unless_a_flag_is_given(configured: Shell) -> None:
     other = configured.user / "other"
     other.mkdir()
     (other / "config.toml").write_text("[daemon]\nidle_s = 7\n")
@@ -215,7 +215,7 @@ def test_a_file_that_cannot_be_used_says_where(configured: Shell, text: str, pro
     assert configured.run("config") == ("", f"zot: {path}: {problem}\n", 1)
 
 
-def test_what_is_no_file_is_wrong_and_none_at_all_is_not(shell: Shell) -> None:
+def test_a_path_that_is_not_a_file_is_an_error_and_a_missing_file_is_not(shell: Shell) -> None:
     assert shell.run("config", "check") == ("no config.toml: the defaults apply\n", "", 0)
     path = shell.home / "config.toml"
     path.mkdir(parents=True)
@@ -248,7 +248,7 @@ def test_an_agent_that_is_not_there_answers_nothing(configured: Shell, command: 
     assert "assistant" not in out
 
 
-def test_a_session_goes_on_with_an_agent_that_is_named_and_else_with_what_it_had(configured: Shell) -> None:
+def test_a_session_continues_with_the_named_agent_or_with_its_own(configured: Shell) -> None:
     def say(*words: str) -> tuple[str, bool]:
         """Return how much the model was to think, and if it was to speak in verse."""
         record = configured.cwd / "asked"
@@ -266,7 +266,7 @@ def test_a_session_goes_on_with_an_agent_that_is_named_and_else_with_what_it_had
     assert say() == ("medium", True)
 
 
-def test_a_session_keeps_the_rules_of_its_agent_whoever_goes_on_with_it(configured: Shell) -> None:
+def test_a_session_keeps_its_agent_s_rules_for_every_later_process(configured: Shell) -> None:
     assert configured.run("-p", "!echo hi", "--agent", "poet", "--session", "s").out == "hi\n"
     gone_on = configured.run("--json", "!bash echo hi", "--session", "s")
     assert "not run: the policy of this session denies bash here" in gone_on.out

@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 
+from child_process import Child
 from daemon_process import Daemons, eventually, is_there
 from daemons import PATIENCE_S, Caller, Frame, request
-from forked import Nursery
+from forked import ForkServer
 from harness import located
-from offspring import Child
 from zot.client.client import Client
 from zot.wire.jsonrpc import RpcError
 
 
 @pytest.fixture
-async def daemons(tmp_path: Path, nursery: Nursery) -> AsyncIterator[Daemons]:
-    started = Daemons(tmp_path, nursery)
+async def daemons(tmp_path: Path, fork_server: ForkServer) -> AsyncIterator[Daemons]:
+    started = Daemons(tmp_path, fork_server)
     yield started
     await started.close()
 
@@ -36,7 +36,7 @@ async def opened(daemons: Daemons, session_id: str = "s") -> Caller:
     return caller
 
 
-async def test_it_listens_for_its_owner_alone_and_there_is_one(daemons: Daemons) -> None:
+async def test_the_socket_is_private_and_only_one_daemon_runs(daemons: Daemons) -> None:
     daemon = daemons.start()
     assert stat.S_IMODE(os.stat(daemons.path).st_mode) == 0o600
     assert stat.S_IMODE(os.stat(os.path.dirname(daemons.path)).st_mode) == 0o700
@@ -79,7 +79,7 @@ async def test_the_longest_line_can_be_set(daemons: Daemons) -> None:
             await client.call("session/list", {"query": "x" * 1000})
 
 
-async def test_a_signal_gives_what_runs_its_time_then_ends_it_and_tells_everybody(daemons: Daemons) -> None:
+async def test_a_signal_lets_running_turns_finish_then_aborts_them_and_notifies_clients(daemons: Daemons) -> None:
     (daemons.home / "config.toml").write_text("[daemon]\ngrace_s = 0.5\n")
     daemon = daemons.start()
     quick, slow = await opened(daemons, "quick"), await opened(daemons, "slow")
@@ -125,7 +125,7 @@ PHASES = {
 
 
 @pytest.mark.parametrize("phase", PHASES)
-async def test_what_a_killed_daemon_told_is_on_record_and_its_sessions_are_well(daemons: Daemons, phase: str) -> None:
+async def test_updates_sent_by_a_killed_daemon_are_recorded_and_its_sessions_work(daemons: Daemons, phase: str) -> None:
     prompt, last, text = PHASES[phase]
     daemon = daemons.start()
     caller = await opened(daemons)
@@ -145,7 +145,7 @@ async def test_what_a_killed_daemon_told_is_on_record_and_its_sessions_are_well(
     assert (await again.get("session/prompt", sessionId="s", prompt="!echo on"))["content"] == "on"
 
 
-async def test_a_client_that_is_killed_at_every_update_has_seen_all_of_it_when_it_comes_back(daemons: Daemons) -> None:
+async def test_a_client_killed_at_every_update_has_them_all_after_it_returns(daemons: Daemons) -> None:
     daemons.start()
     caller = await opened(daemons)
     number = caller.call("session/prompt", sessionId="s", prompt="!slow 20 0.01")
@@ -166,7 +166,7 @@ async def test_a_client_that_is_killed_at_every_update_has_seen_all_of_it_when_i
 
     while not seen or seen[-1]["type"] != "turn_complete":
         with Child(visit) as child:
-            seen.append(json.loads(await asyncio.to_thread(child.says)))
+            seen.append(json.loads(await asyncio.to_thread(child.report)))
     await caller.answer(number)
     assert seen == caller.updates()
     assert len(seen) == 23
@@ -231,7 +231,7 @@ async def test_an_ephemeral_daemon_ends_a_second_after_its_client_was_killed(dae
     assert not os.path.exists(daemons.path)
 
 
-async def test_one_takes_over_while_clients_come_and_go_and_nobody_is_refused(daemons: Daemons) -> None:
+async def test_a_daemon_takes_over_while_clients_connect_and_none_is_refused(daemons: Daemons) -> None:
     first = daemons.start()
     served: set[int] = set()
     over = asyncio.Event()
@@ -266,7 +266,7 @@ async def passed(daemons: Daemons, made: socket.socket, *flags: str, **env: str)
     )  # fmt: skip
 
 
-async def test_systemd_may_have_made_the_socket_and_hears_where_it_is(daemons: Daemons, tmp_path: Path) -> None:
+async def test_systemd_may_pass_the_socket_and_is_notified_of_readiness(daemons: Daemons, tmp_path: Path) -> None:
     path = str(tmp_path / "made.sock")
     with socket.socket(socket.AF_UNIX) as made, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
         made.bind(path)
@@ -297,7 +297,7 @@ async def test_a_socket_that_is_passed_and_has_no_file_is_refused(daemons: Daemo
     assert "not a local stream socket with a path" in said
 
 
-async def test_a_start_that_fails_leaves_no_socket_and_does_not_say_that_it_listens(daemons: Daemons) -> None:
+async def test_a_failed_start_leaves_no_socket_and_does_not_report_readiness(daemons: Daemons) -> None:
     (daemons.home / "journal.db").mkdir()
     said = await asyncio.to_thread(daemons.fork("daemon", "--provider", "lab").communicate)
     assert b"listens at" not in said[1]
@@ -305,7 +305,7 @@ async def test_a_start_that_fails_leaves_no_socket_and_does_not_say_that_it_list
     assert not os.path.exists(daemons.path)
 
 
-async def test_a_directory_that_does_not_exist_is_made_and_said_to_be_once(daemons: Daemons) -> None:
+async def test_a_missing_directory_is_created_and_reported_once(daemons: Daemons) -> None:
     fresh, notice = daemons.home / "fresh", f"zot: {daemons.home}/fresh does not exist; zot creates it"
     argv = ("daemon", "--provider", "lab", "--config-dir", str(fresh))
     for is_new in (True, False):
@@ -315,7 +315,7 @@ async def test_a_directory_that_does_not_exist_is_made_and_said_to_be_once(daemo
         assert await daemons.end(daemon) == 0
 
 
-async def test_what_was_done_is_in_the_audit_log(daemons: Daemons) -> None:
+async def test_calls_are_recorded_in_the_audit_log(daemons: Daemons) -> None:
     daemon = daemons.start()
     caller = await opened(daemons)
     await caller.error("session/cancel", sessionId="s")

@@ -15,15 +15,15 @@ import pytest
 
 from daemon_process import Daemons
 from daemons import PATIENCE_S
-from forked import Nursery
+from forked import ForkServer
 
 JUMPING = str(Path(__file__).parents[1] / "jumping_clock.py")
 DAY_S = 86_400
 
 
 @pytest.fixture
-async def daemons(tmp_path: Path, nursery: Nursery) -> AsyncIterator[Daemons]:
-    made = Daemons(tmp_path, nursery)
+async def daemons(tmp_path: Path, fork_server: ForkServer) -> AsyncIterator[Daemons]:
+    made = Daemons(tmp_path, fork_server)
     yield made
     await made.close()
 
@@ -43,7 +43,7 @@ def full(pid: int, *files: Path, but_for: int = 0) -> Iterator[None]:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
 
 
-async def test_on_a_full_disk_turns_fail_and_say_why_and_go_on_when_there_is_room(daemons: Daemons) -> None:
+async def test_on_a_full_disk_turns_fail_with_the_reason_and_succeed_once_there_is_room(daemons: Daemons) -> None:
     daemon = daemons.start()
     caller = await daemons.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
@@ -68,7 +68,7 @@ async def test_on_a_full_disk_turns_fail_and_say_why_and_go_on_when_there_is_roo
     assert await daemons.end(daemon) == 0
 
 
-async def test_a_turn_whose_first_rows_do_not_fit_ends_with_the_name_of_its_prompt(daemons: Daemons) -> None:
+async def test_a_turn_whose_first_rows_do_not_fit_ends_with_its_prompt_id(daemons: Daemons) -> None:
     """What says that a run begins is small, and fits; the prompt does not."""
     daemon = daemons.start()
     caller, other = await daemons.caller(), await daemons.caller()
@@ -88,7 +88,7 @@ async def test_a_turn_whose_first_rows_do_not_fit_ends_with_the_name_of_its_prom
     assert await daemons.end(daemon) == 0
 
 
-async def test_a_clock_that_jumps_ends_nothing_and_keeps_nothing(daemons: Daemons, tmp_path: Path) -> None:
+async def test_a_clock_jump_ends_and_keeps_nothing_wrongly(daemons: Daemons, tmp_path: Path) -> None:
     (daemons.home / "config.toml").write_text('[agents.careful]\nprovider = "lab"\npolicy = ["bash=ask"]\n')
     clock = tmp_path / "clock"
     clock.write_text("0")
@@ -149,7 +149,7 @@ main()
 """
 
 
-async def test_a_daemon_that_cannot_record_any_more_says_so_and_ends(daemons: Daemons) -> None:
+async def test_a_daemon_that_can_no_longer_record_reports_it_and_ends(daemons: Daemons) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", DYING], cwd=daemons.cwd, env=daemons.env, stderr=subprocess.PIPE
     )  # fmt: skip

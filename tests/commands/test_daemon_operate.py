@@ -17,9 +17,9 @@ from unittest import mock
 
 import pytest
 
+from child_process import Child
 from daemon_fake import FakeDaemon
 from harness import PATIENCE_S, eventually, read_some
-from offspring import Child
 from zot.client.endpoint import owner
 from zot.commands.daemon import main
 from zot.commands.daemon_manage import GROUP, DaemonStatus, read_status
@@ -66,7 +66,7 @@ def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 # Status.
 
 
-def test_status_tells_people_who_runs_and_what_it_does(operator: Operator) -> None:
+def test_status_shows_people_the_process_and_its_work(operator: Operator) -> None:
     with FakeDaemon(operator.path, BUSY) as daemon:
         said = operator.run("status")
         assert said.code == 0
@@ -80,7 +80,7 @@ def test_status_tells_people_who_runs_and_what_it_does(operator: Operator) -> No
         assert daemon.asked == [("initialize", {"protocolVersion": 1}), ("status", {})]
 
 
-def test_status_tells_programs_the_same(operator: Operator) -> None:
+def test_status_for_programs_shows_the_same(operator: Operator) -> None:
     with FakeDaemon(operator.path, BUSY):
         told = json.loads(operator.run("status", "--json").out)
     assert 0 <= told.pop("uptime_s") < 60
@@ -91,14 +91,14 @@ def test_status_tells_programs_the_same(operator: Operator) -> None:
     }  # fmt: skip
 
 
-def test_long_names_of_sessions_are_cut_off_for_people(operator: Operator) -> None:
+def test_long_session_names_are_cut_in_the_status(operator: Operator) -> None:
     long = "x" * 1024
     with FakeDaemon(operator.path, {**BUSY, "status": {"activeSessions": 1, "sessionIds": [long]}}):
         assert f"sessions  1: {'x' * 79}…\n" in operator.run("status").out
         assert json.loads(operator.run("status", "--json").out)["session_ids"] == [long]
 
 
-def test_what_is_wrong_with_its_tokens_is_told_if_it_is_reached_with_them(operator: Operator) -> None:
+def test_problems_of_the_token_file_are_shown_when_the_daemon_is_reached_with_tokens(operator: Operator) -> None:
     path = operator.data / "elsewhere" / "token"
     path.parent.mkdir()
     path.write_text("secret\n")
@@ -117,7 +117,7 @@ def test_what_is_wrong_with_its_tokens_is_told_if_it_is_reached_with_them(operat
         assert "token" not in operator.run("status").out
 
 
-def test_where_it_keeps_its_files_is_told_by_the_daemon_itself(operator: Operator) -> None:
+def test_status_shows_where_the_daemon_keeps_its_files(operator: Operator) -> None:
     with FakeDaemon(operator.path, {**BUSY, "status": {"dataDir": "/else/where"}}):
         assert "\ndata      /else/where\n" in operator.run("status").out
         assert json.loads(operator.run("status", "--json").out)["data_dir"] == "/else/where"
@@ -131,7 +131,7 @@ def test_without_a_daemon_the_exit_code_is_3(operator: Operator) -> None:
     assert (json.loads(told.out)["running"], told.code) == (False, 3)
 
 
-def test_what_a_killed_daemon_left_is_no_daemon(operator: Operator) -> None:
+def test_a_killed_daemon_s_leftovers_are_not_a_daemon(operator: Operator) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(operator.path)
     assert operator.run("status").code == 3
@@ -149,14 +149,14 @@ def test_what_a_killed_daemon_left_is_no_daemon(operator: Operator) -> None:
         ({"initialize": -32011}, "no"),
     ],
 )
-def test_a_daemon_that_is_not_well_is_told(operator: Operator, answers: dict[str, object], problem: str) -> None:
+def test_status_reports_an_unhealthy_daemon(operator: Operator, answers: dict[str, object], problem: str) -> None:
     with FakeDaemon(operator.path, answers):  # type: ignore[arg-type]  # made to be wrong
         assert operator.run("status") == Said(
             f"process {os.getpid()} is the daemon at {operator.path}, but: {problem}\n", 1
         )
 
 
-def test_one_that_does_not_answer_is_not_waited_for_for_ever(operator: Operator) -> None:
+def test_status_gives_up_on_a_daemon_that_does_not_answer(operator: Operator) -> None:
     with FakeDaemon(operator.path, {}):
         found = read_status(locate(os.environ), within_s=0.05)
     assert found == DaemonStatus(
@@ -169,7 +169,7 @@ def test_one_that_does_not_answer_is_not_waited_for_for_ever(operator: Operator)
     assert (found.session_ids, found.listens) == (None, None)
 
 
-def test_the_flags_say_which_daemon_is_meant(operator: Operator) -> None:
+def test_flags_choose_the_daemon(operator: Operator) -> None:
     other = str(operator.data / "other.sock")
     with FakeDaemon(other, BUSY):
         assert operator.run("status").code == 3
@@ -189,12 +189,12 @@ def test_stop_asks_politely_and_waits_for_the_end(operator: Operator) -> None:
         assert owner(operator.path) is None
 
 
-def test_stop_without_a_daemon_has_nothing_to_do(operator: Operator) -> None:
+def test_stop_without_a_daemon_does_nothing(operator: Operator) -> None:
     assert operator.run("stop") == Said(f"No daemon is running at {operator.path}.\n", 3)
     assert operator.run("stop", "--json") == Said('{"stopped":false,"pid":null}\n', 3)
 
 
-def test_one_that_cannot_be_asked_is_told_by_a_signal(operator: Operator) -> None:
+def test_stop_signals_a_daemon_that_cannot_be_asked(operator: Operator) -> None:
     def own(_: Callable[[], None]) -> str:
         owned.append(claim_endpoint(operator.path))
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
@@ -208,14 +208,14 @@ def test_one_that_cannot_be_asked_is_told_by_a_signal(operator: Operator) -> Non
         assert said == Said(f'{{"stopped":true,"pid":{deaf.pid}}}\n', 0)
 
 
-def test_one_without_a_lock_that_does_not_want_to_end_is_left_alone(operator: Operator) -> None:
+def test_stop_leaves_a_daemon_without_a_lock_running_if_it_refuses(operator: Operator) -> None:
     with FakeDaemon(operator.path, {"initialize": HELLO, "daemon/stop": -32601}):
         os.unlink(f"{operator.path}.lock")
         with pytest.raises(UserError, match="does not stop: no"):
             operator.run("stop")
 
 
-def test_one_that_does_not_end_is_not_waited_for_for_ever(operator: Operator) -> None:
+def test_stop_gives_up_on_a_daemon_that_does_not_end(operator: Operator) -> None:
     claim = claim_endpoint(operator.path)
 
     def promise() -> None:
@@ -243,7 +243,7 @@ def test_logs_are_written_with_the_oldest_first(operator: Operator) -> None:
     assert operator.run("logs") == Said("old\nnew\n", 0)
 
 
-def test_logs_are_followed_also_into_the_next_file_until_somebody_has_seen_enough(operator: Operator) -> None:
+def test_logs_are_followed_across_rotation_until_interrupted(operator: Operator) -> None:
     reader, writer = os.pipe()
     log = LogFile(str(operator.data / "logs/daemon.log"), max_bytes=10)
     log.append(b"before\n")
@@ -258,13 +258,13 @@ def test_logs_are_followed_also_into_the_next_file_until_somebody_has_seen_enoug
             log.append(line)
             shown += read_some(reader, time.monotonic() + PATIENCE_S)
         os.kill(follower.pid, signal.SIGTERM)
-        assert follower.says() == "0"
+        assert follower.report() == "0"
     assert shown == b"before\nin the next\nand the next\n"
     for descriptor in (reader, writer):
         os.close(descriptor)
 
 
-def test_without_a_log_that_is_told(operator: Operator) -> None:
+def test_a_missing_log_is_reported(operator: Operator) -> None:
     with pytest.raises(UserError, match=r"no log exists at .*/logs/daemon\.log: no daemon has written one yet"):
         main(["logs"])
     with pytest.raises(UserError, match=r"no audit log exists at .*/logs/audit\.log: no daemon has written one yet"):
@@ -300,7 +300,7 @@ def test_the_audit_log_is_shown_and_verified(operator: Operator) -> None:
 # Usage.
 
 
-def test_wrong_usage_is_told(operator: Operator, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_explained(operator: Operator, capsys: pytest.CaptureFixture[str]) -> None:
     for argv in (["status", "now"], ["stop", "--timeout", "0"], ["logs", "--json"], ["audit", "burn"]):
         assert main(argv) == 2
         assert f"Try: zot daemon {argv[0]} --help" in capsys.readouterr().err

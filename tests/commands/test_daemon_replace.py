@@ -13,7 +13,7 @@ import pytest
 import zot
 from daemon_process import Daemons
 from daemons import Caller, request
-from forked import Forked, Nursery
+from forked import Forked, ForkServer
 
 STOPPING = {"jsonrpc": "2.0", "method": "daemon/stopping", "params": {}}
 RESUMED = {"jsonrpc": "2.0", "method": "daemon/resumed", "params": {}}
@@ -22,8 +22,8 @@ LONG = '!script call bash {"command":"until test -e over; do sleep 0.01; done"} 
 
 
 @pytest.fixture
-async def daemons(tmp_path: Path, nursery: Nursery) -> AsyncIterator[Daemons]:
-    started = Daemons(tmp_path, nursery)
+async def daemons(tmp_path: Path, fork_server: ForkServer) -> AsyncIterator[Daemons]:
+    started = Daemons(tmp_path, fork_server)
     (started.home / "config.toml").write_text("[daemon]\ngrace_s = 60\n")
     yield started
     await started.close()
@@ -54,7 +54,7 @@ async def asking(daemons: Daemons, caller: Caller) -> Forked:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-async def test_a_daemon_goes_on_if_the_next_one_dies_before_it_takes_over(daemons: Daemons, number: int) -> None:
+async def test_a_daemon_continues_if_its_successor_dies_before_taking_over(daemons: Daemons, number: int) -> None:
     daemon = daemons.start()
     caller = await curious(daemons)
     waits = caller.call("session/prompt", sessionId="s", prompt="!echo waits")
@@ -75,7 +75,7 @@ async def test_a_daemon_goes_on_if_the_next_one_dies_before_it_takes_over(daemon
     assert "the daemon resumes" in daemons.log()
 
 
-async def test_a_client_of_a_daemon_that_goes_on_loses_nothing(daemons: Daemons) -> None:
+async def test_a_client_of_a_continuing_daemon_loses_nothing(daemons: Daemons) -> None:
     daemons.start()
     caller = await curious(daemons)
     async with zot.Client.connect(socket=daemons.path) as client:
@@ -91,7 +91,7 @@ async def test_a_client_of_a_daemon_that_goes_on_loses_nothing(daemons: Daemons)
         assert {(await waits.result()).content, (await late.result()).content} == {"waits", "late"}
 
 
-async def test_it_can_be_replaced_when_that_has_failed_once(daemons: Daemons) -> None:
+async def test_a_daemon_can_be_replaced_after_a_failed_attempt(daemons: Daemons) -> None:
     daemon = daemons.start()
     caller = await curious(daemons)
     await daemons.end(await asking(daemons, caller), signal.SIGKILL)
@@ -104,7 +104,7 @@ async def test_it_can_be_replaced_when_that_has_failed_once(daemons: Daemons) ->
     assert (await (await daemons.caller()).get("status"))["serverPid"] == heir.pid
 
 
-async def test_it_ends_if_somebody_else_wants_that_and_the_next_one_dies(daemons: Daemons) -> None:
+async def test_a_daemon_asked_to_stop_ends_even_if_its_successor_dies(daemons: Daemons) -> None:
     daemon = daemons.start()
     caller = await curious(daemons)
     heir = await asking(daemons, caller)
@@ -116,7 +116,7 @@ async def test_it_ends_if_somebody_else_wants_that_and_the_next_one_dies(daemons
     assert not os.path.exists(daemons.path)
 
 
-async def test_it_ends_as_always_if_the_next_one_goes_when_everything_is_being_wound_down(daemons: Daemons) -> None:
+async def test_a_daemon_ends_normally_if_its_successor_leaves_during_the_wind_down(daemons: Daemons) -> None:
     daemon = daemons.start()
     caller, heir = await curious(daemons), await daemons.caller()
     _, silent = await asyncio.open_unix_connection(daemons.path)  # It is waited for, for a moment.
@@ -129,7 +129,7 @@ async def test_it_ends_as_always_if_the_next_one_goes_when_everything_is_being_w
     daemons.start()
 
 
-async def test_who_asks_to_take_over_and_has_gone_takes_nothing(daemons: Daemons) -> None:
+async def test_a_successor_that_has_left_takes_nothing_over(daemons: Daemons) -> None:
     daemon = daemons.start()
     await curious(daemons)
     for _ in range(20):

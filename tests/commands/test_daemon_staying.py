@@ -13,12 +13,12 @@ import pytest
 
 from daemon_process import Daemons, eventually
 from daemons import Caller
-from forked import Forked, Nursery
+from forked import Forked, ForkServer
 
 
 @pytest.fixture
-async def daemons(tmp_path: Path, nursery: Nursery) -> AsyncIterator[Daemons]:
-    started = Daemons(tmp_path, nursery)
+async def daemons(tmp_path: Path, fork_server: ForkServer) -> AsyncIterator[Daemons]:
+    started = Daemons(tmp_path, fork_server)
     yield started
     await started.close()
 
@@ -29,7 +29,7 @@ async def said(command: Forked) -> tuple[int | None, str]:
     return command.returncode, (out + err).decode()
 
 
-async def test_a_daemon_makes_its_socket_again_and_who_is_connected_notices_nothing(daemons: Daemons) -> None:
+async def test_a_daemon_recreates_its_socket_and_connected_clients_notice_nothing(daemons: Daemons) -> None:
     daemon = daemons.start()
     early = await daemons.caller()
     await early.get("session/new", agentAlias="default", sessionId="s")
@@ -46,7 +46,7 @@ async def test_a_daemon_makes_its_socket_again_and_who_is_connected_notices_noth
     assert not os.path.exists(daemons.path)
 
 
-async def test_one_that_replaces_it_waits_for_that_and_is_reached_at_the_new_socket(daemons: Daemons) -> None:
+async def test_a_successor_waits_for_the_recreated_socket_and_is_reached_there(daemons: Daemons) -> None:
     first = daemons.start()
     os.unlink(daemons.path)
     second = await asyncio.to_thread(daemons.start, "--replace")
@@ -58,7 +58,7 @@ async def test_one_that_replaces_it_waits_for_that_and_is_reached_at_the_new_soc
     assert not os.path.exists(daemons.path)
 
 
-async def test_as_long_as_there_is_no_socket_all_commands_say_so_and_what_helps(daemons: Daemons) -> None:
+async def test_without_a_socket_every_command_says_so_and_suggests_a_remedy(daemons: Daemons) -> None:
     daemon = daemons.start()
     daemon.send_signal(signal.SIGSTOP)
     os.unlink(daemons.path)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import forked
-from gatekeeper import guarding
+from auth_server import guarding
 from harness import PATIENCE_S, environment
 from zot.commands import doctor
 from zot.config.vendors import VENDORS
@@ -40,7 +40,7 @@ class Doctor:
         return check["status"], check["detail"]
 
 
-def test_a_machine_without_anything_says_what_is_missing(tmp_path: Path) -> None:
+def test_a_bare_machine_lists_what_is_missing(tmp_path: Path) -> None:
     doctor = Doctor(tmp_path / "home")
     assert (doctor.code, doctor.report["ok"], doctor.report["provider"]) == (1, False, "anthropic")
     assert doctor.names == NAMES
@@ -82,7 +82,7 @@ def store(home: Path, **entries: dict[str, str]) -> None:
     (home / "auth.json").chmod(0o600)
 
 
-def test_a_key_is_tried_and_where_it_comes_from_is_said(home: Path) -> None:
+def test_a_key_is_probed_and_its_source_shown(home: Path) -> None:
     with guarding("sk-right") as gate:
         store(home, openai={"key": "sk-wrong"}, gemini={"command": "echo sk-right", "base_url": gate.url})
         place = f"127.0.0.1:{gate.server_port}"
@@ -128,14 +128,14 @@ def test_a_provider_that_does_not_work_is_exit_code_one(home: Path, env: dict[st
     assert [secret for secret in ("sk-right", "sk-wrong", "me:pw", "pw@") if secret in doctor.said] == []
 
 
-def test_a_command_that_fails_is_said(home: Path) -> None:
+def test_a_failing_key_command_is_reported(home: Path) -> None:
     store(home, anthropic={"command": "echo locked >&2; exit 5"})
     doctor = Doctor(home)
     assert (doctor.code, doctor["anthropic"][0]) == (1, "fail")
     assert doctor["anthropic"][1].endswith("failed with exit status 5: locked")
 
 
-def test_offline_nobody_is_asked_and_no_command_is_run(home: Path, tmp_path: Path) -> None:
+def test_offline_no_service_is_asked_and_no_command_run(home: Path, tmp_path: Path) -> None:
     with guarding() as gate:
         store(home, anthropic={"command": f"touch {tmp_path}/ran", "base_url": gate.url})
         doctor = Doctor(home, "--offline", ANTHROPIC_BASE_URL=gate.url, OPENAI_API_KEY="k", OPENAI_BASE_URL=gate.url)
@@ -145,7 +145,7 @@ def test_offline_nobody_is_asked_and_no_command_is_run(home: Path, tmp_path: Pat
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_key_on_the_command_line_is_warned_of(home: Path) -> None:
+def test_a_key_on_the_command_line_is_warned_about(home: Path) -> None:
     doctor = Doctor(home, "--offline", "--api-key", "sk-given")
     assert doctor["anthropic"] == ("ok", "key from --api-key (selected); not asked")
     assert doctor["--api-key"][0] == "warn"
@@ -153,7 +153,7 @@ def test_a_key_on_the_command_line_is_warned_of(home: Path) -> None:
     assert "sk-given" not in doctor.said
 
 
-def test_files_that_are_wrong_are_said_to_be(home: Path) -> None:
+def test_wrong_files_are_reported(home: Path) -> None:
     (home / "config.toml").write_text("[agents.default]\ncolour = 1\n")
     (home / "auth.json").write_text("{}")
     (home / "auth.json").chmod(0o644)
@@ -167,7 +167,7 @@ def test_files_that_are_wrong_are_said_to_be(home: Path) -> None:
     assert doctor["ZOT_HOME"] == ("warn", f"{home}: mode 0755, open to others; try: chmod 700 {home}")
 
 
-def test_the_tokens_of_the_daemon_are_looked_at_and_not_shown(home: Path) -> None:
+def test_the_daemon_s_tokens_are_checked_and_not_shown(home: Path) -> None:
     assert Doctor(home, "--offline")["tokens"] == ("none", "none; create one with: zot daemon --listen URL")
     path, secret = home / "data" / "token", "secret-" * 6
     path.parent.mkdir()
@@ -185,14 +185,14 @@ def test_the_tokens_of_the_daemon_are_looked_at_and_not_shown(home: Path) -> Non
     assert (secret in doctor.said, "too-short" in doctor.said) == (False, False)
 
 
-def test_the_configuration_decides_who_is_used(home: Path) -> None:
+def test_the_configuration_chooses_the_provider(home: Path) -> None:
     (home / "config.toml").write_text('[agents.default]\nprovider = "groq"\n')
     doctor = Doctor(home, "--offline", GROQ_API_KEY="k")
     assert (doctor.code, doctor.report["provider"]) == (0, "groq")
     assert doctor["config.toml"] == ("ok", f"{home / 'config.toml'}: valid")
 
 
-def test_a_home_that_is_relative_and_does_not_exist_is_no_obstacle() -> None:
+def test_a_relative_home_that_does_not_exist_is_accepted() -> None:
     doctor = Doctor(Path("no/such/home"), "--offline", "--provider", "lab")
     assert (doctor.code, doctor["disk"][0] in ("ok", "warn")) == (0, True)
 
@@ -222,7 +222,7 @@ def test_wrong_usage_is_exit_code_two(home: Path, words: list[str]) -> None:
     assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1)
 
 
-def test_a_bubblewrap_that_is_not_permitted_is_told_from_one_that_works(tmp_path: Path) -> None:
+def test_a_bubblewrap_without_permission_is_distinguished_from_a_working_one(tmp_path: Path) -> None:
     bwrap = tmp_path / "bin" / "bwrap"
     bwrap.parent.mkdir()
     bwrap.write_text("#!/bin/sh\necho not permitted >&2; exit 1\n")

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from forked import Nursery
+from forked import ForkServer
 from harness import PATIENCE_S, eventually, read_some
 
 from .ext_shell import Ext
 
 
 @pytest.fixture
-def ext(tmp_path: Path, nursery: Nursery) -> Ext:
-    return Ext(tmp_path, nursery)
+def ext(tmp_path: Path, fork_server: ForkServer) -> Ext:
+    return Ext(tmp_path, fork_server)
 
 
 def put(place: Path, name: str, **more: Any) -> Path:
@@ -33,7 +33,7 @@ def put(place: Path, name: str, **more: Any) -> Path:
     return directory
 
 
-def test_what_there_is_is_listed_with_why_it_does_not_run(ext: Ext) -> None:
+def test_extensions_are_listed_with_the_reason_they_do_not_run(ext: Ext) -> None:
     nothing = "zot: no extensions found; install one with: zot ext install DIR, or create one with: zot ext new NAME\n"
     assert ext.ext("list") == ("", nothing, 0)
     put(ext.installed, "good", version="1.2", description="Does\n good.\x1b[2J")
@@ -95,7 +95,7 @@ def test_a_damaged_list_of_trusted_extensions_is_named(ext: Ext) -> None:
     assert ext.ext("trust", "clone") == ("", f"zot: {damage}{advice}\n", 1)
 
 
-def test_those_that_the_settings_name_are_listed_first(ext: Ext) -> None:
+def test_extensions_named_in_the_settings_are_listed_first(ext: Ext) -> None:
     put(ext.installed, "one")
     named = put(ext.user / "mine", "one", version="2")
     (ext.home / "config.toml").write_text(f'[agents.default]\next = ["{named}"]\nno_ext = true\n')
@@ -111,7 +111,7 @@ def test_those_that_the_settings_name_are_listed_first(ext: Ext) -> None:
     assert said.err.endswith("; continuing without it\n")
 
 
-def test_what_one_may_do_is_listed_and_why_it_cannot_be_held_to_it(ext: Ext) -> None:
+def test_permissions_are_listed_with_the_reason_they_cannot_be_enforced(ext: Ext) -> None:
     one = put(
         ext.installed, "one", permissions={"fs.read": ["~/x\n", "$CWD"], "net": True, "env": False, "tools": ["a"]}
     )
@@ -146,7 +146,7 @@ def test_what_one_may_do_is_listed_and_why_it_cannot_be_held_to_it(ext: Ext) -> 
     }  # fmt: skip
 
 
-def test_an_installed_one_is_a_copy_of_all_of_it_under_its_own_name(ext: Ext) -> None:
+def test_an_installed_extension_is_a_full_copy_under_its_own_name(ext: Ext) -> None:
     source = put(ext.user / "work", "tool", version="1")
     source.rename(source := source.with_name("some directory"))
     (source / "sub").mkdir()
@@ -173,7 +173,7 @@ def test_an_installed_one_is_a_copy_of_all_of_it_under_its_own_name(ext: Ext) ->
     assert (source / "sub" / "binary").exists()
 
 
-def test_a_linked_one_is_removed_without_what_it_leads_to(ext: Ext) -> None:
+def test_removing_a_linked_extension_keeps_the_link_s_target(ext: Ext) -> None:
     source = put(ext.user, "work")
     ext.installed.mkdir(parents=True)
     (ext.installed / "work").symlink_to(source)
@@ -181,7 +181,7 @@ def test_a_linked_one_is_removed_without_what_it_leads_to(ext: Ext) -> None:
     assert (list(ext.installed.iterdir()), (source / "run").exists()) == ([], True)
 
 
-def test_a_place_that_cannot_be_looked_into_is_listed_and_never_removed(ext: Ext) -> None:
+def test_an_unreadable_place_is_listed_and_never_removed(ext: Ext) -> None:
     ext.home.mkdir()
     ext.installed.symlink_to("extensions")
     [listed] = ext.listed()
@@ -193,7 +193,7 @@ def test_a_place_that_cannot_be_looked_into_is_listed_and_never_removed(ext: Ext
     assert ext.installed.is_symlink()
 
 
-def test_what_cannot_be_installed_leaves_nothing(ext: Ext) -> None:
+def test_a_failed_install_leaves_nothing(ext: Ext) -> None:
     pipe = put(ext.user, "pipe")
     os.mkfifo(pipe / "fifo")
     empty = ext.user / "empty"
@@ -257,7 +257,7 @@ def test_a_repository_is_cloned_without_its_history(ext: Ext) -> None:
     assert os.listdir(ext.installed) == ["work"]
 
 
-def test_an_interrupted_install_leaves_nothing_or_what_the_next_one_clears_away(ext: Ext, tmp_path: Path) -> None:
+def test_an_interrupted_install_leaves_nothing_or_leftovers_that_the_next_removes(ext: Ext, tmp_path: Path) -> None:
     git_that_hangs = tmp_path / "bin" / "git"
     git_that_hangs.parent.mkdir()
     git_that_hangs.write_text("#!/bin/sh\nfor where; do :; done\nmkdir $where; echo $$ >$where/pid\nexec sleep 60\n")
@@ -329,7 +329,7 @@ def test_a_switch_changes_one_word_of_the_file(ext: Ext) -> None:
     assert ext.ext("disable", "one") == ("", f"zot: {path}: is not JSON: it ends too early, at line 1, column 2\n", 1)
 
 
-def test_one_of_a_project_runs_once_it_is_trusted_and_not_after_it_changed(ext: Ext) -> None:
+def test_a_project_extension_runs_once_trusted_and_not_after_a_change(ext: Ext) -> None:
     theirs = put(ext.local, "both")
     ours = put(ext.installed, "both")
     assert ext.standings() == [("both", "project", "untrusted"), ("both", "global", "runs")]

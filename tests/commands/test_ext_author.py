@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from forked import Nursery
+from forked import ForkServer
 from harness import PATIENCE_S, read_some
 from optional import available, needs
 
@@ -30,8 +30,8 @@ LANGUAGES = [
 
 
 @pytest.fixture
-def shell(tmp_path: Path, nursery: Nursery) -> Ext:
-    return Ext(tmp_path, nursery)
+def shell(tmp_path: Path, fork_server: ForkServer) -> Ext:
+    return Ext(tmp_path, fork_server)
 
 
 def put(shell: Ext, script: str, **more: object) -> Path:
@@ -48,7 +48,7 @@ def put(shell: Ext, script: str, **more: object) -> Path:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_what_is_begun_works(shell: Ext, language: str) -> None:
+def test_a_new_extension_works(shell: Ext, language: str) -> None:
     made = shell.ext("new", "--lang", language, "my.One", "--json")
     assert (made.err, made.code) == ("", 0)
     told = json.loads(made.out)
@@ -75,7 +75,7 @@ def test_what_is_begun_works(shell: Ext, language: str) -> None:
     )
 
 
-def test_what_is_begun_can_be_installed_and_nothing_is_written_over(shell: Ext) -> None:
+def test_a_new_extension_can_be_installed_and_overwrites_nothing(shell: Ext) -> None:
     where = shell.cwd / "some" / "place"
     assert shell.ext("new", "one", "some/place").out == (
         f"created {where}: extension.json, main.py, README.md\ntry it: zot ext test some/place\n"
@@ -115,7 +115,7 @@ for line in sys.stdin:
 """
 
 
-def test_everything_that_is_wrong_is_told(shell: Ext) -> None:
+def test_every_problem_is_reported(shell: Ext) -> None:
     put(shell, WRONG)
     limits = [f"--ext-deadline={name}=0.2" for name in ("tool", "shutdown", "terminate")]
     said = shell.run(
@@ -156,7 +156,7 @@ def test_everything_that_is_wrong_is_told(shell: Ext) -> None:
         ("sys.exit(3)", "exited with 3 before it said hello"),
     ],
 )
-def test_one_that_does_not_come_far_is_told_from_the_others(shell: Ext, script: str, told: str) -> None:
+def test_an_extension_that_fails_early_is_distinguished_from_the_others(shell: Ext, script: str, told: str) -> None:
     put(shell, script)
     patience = "0.3" if "within" in told else "10"
     said = shell.run("ext", "test", "one", "--json", f"--ext-deadline=hello={patience}")
@@ -164,7 +164,7 @@ def test_one_that_does_not_come_far_is_told_from_the_others(shell: Ext, script: 
     assert (said.err, said.code) == ("zot: one failed 1 check\n", 1)
 
 
-def test_what_one_leaves_behind_is_told(shell: Ext) -> None:
+def test_leftovers_of_an_extension_are_reported(shell: Ext) -> None:
     leaving = """
 import subprocess
 say("hello", name="one"); say("ready")
@@ -182,7 +182,7 @@ for line in sys.stdin:
     )
 
 
-def test_one_that_crashes_is_not_tried_further(shell: Ext) -> None:
+def test_a_crashing_extension_is_not_checked_further(shell: Ext) -> None:
     put(shell, 'say("hello", name="one"); say("register_command", name="c"); say("ready")\nsys.stdin.readline()\n'
                'sys.stdin.readline(); print("oops", file=sys.stderr); sys.exit(4)')  # fmt: skip
     assert shell.run("ext", "test", "one") == (
@@ -220,7 +220,7 @@ for line in sys.stdin:
 
 
 @needs("bwrap")
-def test_one_that_declares_what_it_may_do_is_held_to_it(shell: Ext) -> None:
+def test_an_extension_with_permissions_is_confined_to_them(shell: Ext) -> None:
     put(shell, f"HOME = {str(shell.user)!r} + '/secret'" + HELD, exec="python3", permissions={})
     (shell.user / "secret").touch()
     out, err, code = shell.run("ext", "test", "one")
@@ -245,7 +245,7 @@ for line in sys.stdin:
 """
 
 
-def test_frames_are_shown_as_they_come_until_the_input_ends(shell: Ext) -> None:
+def test_frames_are_shown_as_they_arrive_until_the_input_ends(shell: Ext) -> None:
     where = put(shell, TALKER)
     process = shell.start("ext", "run", "one", "--trace", stdin=subprocess.PIPE)
     try:
@@ -348,7 +348,7 @@ def test_a_python_extension_runs_with_the_interpreter_of_zot_however_that_was_in
     assert run("-p", "/greet Ada", "--provider", "lab", "--no-session", "--ext", "greet")[1:] == ("", 0)
 
 
-def test_a_script_of_zot_python_is_run_as_by_python_itself(shell: Ext) -> None:
+def test_zot_python_runs_a_script_as_python_does(shell: Ext) -> None:
     directory = put(
         shell,
         'import beside\nassert __name__ == "__main__" and __file__ == os.path.abspath("main.py")\n'

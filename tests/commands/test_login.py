@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 
 import forked
-from gatekeeper import Gatekeeper, guarding
+from auth_server import AuthServer, guarding
 from harness import PATIENCE_S, environment, eventually, read_some
 
 ZOT = [sys.executable, "-m", "zot"]
 
 
 @pytest.fixture
-def gate() -> Iterator[Gatekeeper]:
+def gate() -> Iterator[AuthServer]:
     with guarding("sk-right") as server:
         yield server
 
@@ -50,11 +50,11 @@ class Home:
 
 
 @pytest.fixture
-def home(tmp_path: Path, gate: Gatekeeper) -> Home:
+def home(tmp_path: Path, gate: AuthServer) -> Home:
     return Home(tmp_path / "home", gate.url)
 
 
-def test_a_key_from_a_pipe_is_tried_once_and_stored(home: Home, gate: Gatekeeper) -> None:
+def test_a_key_from_a_pipe_is_tried_once_and_stored(home: Home, gate: AuthServer) -> None:
     file = home.path / "auth.json"
     assert home.run("login", "anthropic", given="  sk-right\r\nmore\n") == (
         0,
@@ -66,7 +66,7 @@ def test_a_key_from_a_pipe_is_tried_once_and_stored(home: Home, gate: Gatekeeper
     assert gate.asked == ["GET /v1/models?limit=1"]
 
 
-def test_a_key_is_stored_for_the_server_that_was_asked(home: Home, gate: Gatekeeper) -> None:
+def test_a_key_is_stored_for_the_server_that_was_asked(home: Home, gate: AuthServer) -> None:
     file = home.path / "auth.json"
     assert home.run("login", "groq", "--base-url", gate.url, given="sk-right") == (
         0,
@@ -90,12 +90,12 @@ def test_a_key_that_is_refused_is_not_stored(home: Home) -> None:
     assert home.stored is None
 
 
-def test_without_a_probe_nobody_is_asked(home: Home, gate: Gatekeeper) -> None:
+def test_without_a_probe_no_service_is_asked(home: Home, gate: AuthServer) -> None:
     code, _, errors = home.run("login", "anthropic", "--no-probe", given="sk-wrong")
     assert (code, errors, home.stored, gate.asked) == (0, "", {"anthropic": {"key": "sk-wrong"}}, [])
 
 
-def test_a_service_that_cannot_be_reached_keeps_nobody_from_storing(home: Home) -> None:
+def test_an_unreachable_service_does_not_prevent_storing(home: Home) -> None:
     code, said, errors = home.run("login", "anthropic", given="sk-right", ANTHROPIC_BASE_URL="http://127.0.0.1:9")
     assert (code, said) == (0, f"stored for anthropic at http://127.0.0.1:9 in {home.path / 'auth.json'}\n")
     assert errors.startswith("zot: unreachable: anthropic: the connection to 127.0.0.1:9 was refused")
@@ -103,14 +103,14 @@ def test_a_service_that_cannot_be_reached_keeps_nobody_from_storing(home: Home) 
     assert home.stored == {"anthropic": {"key": "sk-right"}}
 
 
-def test_each_api_is_asked_in_its_own_way(home: Home, gate: Gatekeeper) -> None:
+def test_each_api_is_asked_in_its_own_way(home: Home, gate: AuthServer) -> None:
     assert home.run("login", "openai", given="sk-right")[0] == 0
     assert home.run("login", "gemini", given="sk-right", GEMINI_BASE_URL=gate.url)[0] == 0
     assert gate.asked == ["GET /v1/models", "GET /v1beta/models?pageSize=1"]
     assert gate.keys == ["sk-right", "sk-right"]
 
 
-def test_a_command_is_run_for_the_probe_and_stored_as_it_is(home: Home, gate: Gatekeeper) -> None:
+def test_a_command_is_run_for_the_probe_and_stored_verbatim(home: Home, gate: AuthServer) -> None:
     assert home.run("login", "anthropic", "--command", "echo sk-right")[0] == 0
     assert (home.stored, gate.keys) == ({"anthropic": {"command": "echo sk-right"}}, ["sk-right"])
 
@@ -147,7 +147,7 @@ def test_logins_at_the_same_time_do_not_lose_each_other(home: Home) -> None:
     assert home.stored == {name: {"key": f"k-{name}"} for name in names}
 
 
-def test_logout_forgets_one_provider(home: Home) -> None:
+def test_logout_removes_one_provider(home: Home) -> None:
     home.run("login", "openai", "--no-probe", given="k1")
     home.run("login", "anthropic", "--no-probe", given="k2")
     file = home.path / "auth.json"
@@ -172,7 +172,7 @@ def test_wrong_usage_is_exit_code_two(home: Home, command: str, words: list[str]
 
 
 @pytest.mark.parametrize("given", ["", "\n", "  \n", "sk-\u00f6\n", "sk 1\x00\n", "x" * 20_000])
-def test_what_is_no_key_is_not_stored(home: Home, given: str) -> None:
+def test_an_invalid_key_is_not_stored(home: Home, given: str) -> None:
     code, said, errors = home.run("login", "anthropic", "--no-probe", given=given)
     assert (code, said, errors.count("\n"), home.stored) == (1, "", 1, None)
 
@@ -234,7 +234,7 @@ def terminal(home: Home) -> Iterator[Terminal]:
     started.close()
 
 
-def test_what_is_typed_is_not_shown_and_the_terminal_is_as_before(home: Home, terminal: Terminal) -> None:
+def test_a_typed_key_is_not_echoed_and_the_terminal_is_restored(home: Home, terminal: Terminal) -> None:
     terminal.until(b"key for anthropic (it is not shown): ")
     assert not terminal.echoes
     os.write(terminal.ours, b"sk-right\n")
@@ -246,7 +246,7 @@ def test_what_is_typed_is_not_shown_and_the_terminal_is_as_before(home: Home, te
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT], ids=lambda n: n.name)
-def test_whoever_interrupts_it_gets_the_terminal_back(home: Home, terminal: Terminal, number: signal.Signals) -> None:
+def test_an_interrupt_restores_the_terminal(home: Home, terminal: Terminal, number: signal.Signals) -> None:
     terminal.until(b"shown): ")
     os.write(terminal.ours, b"sk-ri")
     terminal.process.send_signal(number)

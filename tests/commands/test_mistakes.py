@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from forked import Nursery
+from forked import ForkServer
 from harness import eventually
 from shell import Shell
 from zot import cli
@@ -314,7 +314,7 @@ def unconfined(newcomer: Shell) -> Shell:
 
 
 @pytest.mark.parametrize("flag", ["-p", "--json"])
-def test_without_bubblewrap_a_locked_command_is_reported_and_the_exit_code_tells(flag: str, unconfined: Shell) -> None:
+def test_without_bubblewrap_a_locked_command_is_reported_in_text_and_exit_code(flag: str, unconfined: Shell) -> None:
     said = unconfined.run(flag, "!bash echo hi", "--provider", "lab", "--lock")
     assert ("finished." in said.out, said.err, said.code) == (True, MISSING + NOT_RUN, 1)
     calm = unconfined.run(flag, "!echo hi", "--provider", "lab", "--lock")
@@ -348,8 +348,8 @@ async def test_without_bubblewrap_an_embedded_agent_logs_it(
     assert [record.getMessage() for record in caplog.records] == [MISSING.strip()]
 
 
-def test_without_bubblewrap_a_daemon_warns_at_its_start(unconfined: Shell, nursery: Nursery) -> None:
-    daemon = nursery.fork(["daemon", "--provider", "lab", "--lock"], unconfined.cwd, unconfined.env)
+def test_without_bubblewrap_a_daemon_warns_at_its_start(unconfined: Shell, fork_server: ForkServer) -> None:
+    daemon = fork_server.fork(["daemon", "--provider", "lab", "--lock"], unconfined.cwd, unconfined.env)
     try:
         log = unconfined.user / ".zeroclaw" / "data" / "logs" / "daemon.log"
         assert eventually(lambda: log.exists() and MISSING.strip() in log.read_text())

@@ -43,7 +43,7 @@ def test_a_price_that_is_not_known_is_shown_so() -> None:
     assert output.splitlines()[1].split()[5:9] == ["?"] * 4
 
 
-def test_programs_get_one_object_a_line_of_every_provider() -> None:
+def test_programs_get_one_object_per_line_for_every_provider() -> None:
     code, output, errors = zot("--json")
     assert (code, errors) == (0, "")
     found = lines(output)
@@ -78,7 +78,7 @@ def test_the_users_models_are_there_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "/v1"])
-def test_a_service_is_asked_for_its_own_word(path: str) -> None:
+def test_a_service_is_asked_for_its_own_list(path: str) -> None:
     with serving(demo()) as url:
         key = {"ANTHROPIC_API_KEY": "k"}
         code, output, errors = zot("--provider", "anthropic", "--live", "--json", "--base-url", url + path, **key)
@@ -87,7 +87,7 @@ def test_a_service_is_asked_for_its_own_word(path: str) -> None:
     assert len(lines(output)) == len(catalogue("anthropic").models) + 1
 
 
-def test_what_the_service_lists_is_marked_in_the_table() -> None:
+def test_models_listed_by_the_service_are_marked_in_the_table() -> None:
     code, output, _ = zot("--provider", "lab", "--live")
     assert code == 0
     assert output.splitlines()[0].endswith("LISTED")
@@ -104,7 +104,7 @@ def test_what_the_service_lists_is_marked_in_the_table() -> None:
         (["--provider", "ollama", "--live", "--base-url", "http://127.0.0.1:1"], "ollama: "),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(words: list[str], problem: str) -> None:
+def test_errors_are_one_line(words: list[str], problem: str) -> None:
     code, output, errors = zot(*words)
     assert (code, output) == (2 if words in (["--live"], ["gpt-5"], ["--provider", "acme"]) else 1, "")
     assert errors.startswith(f"zot: {problem}")

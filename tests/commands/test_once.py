@@ -73,7 +73,7 @@ def test_of_several_messages_the_last_is_the_answer(tmp_path: Path) -> None:
         (("-p", "!echo this"), b"caf\xe9 \xe2\x80\xa8", "this\n\ncaf\ufffd \u2028\n"),
     ],
 )
-def test_what_is_piped_in_follows_the_prompt(tmp_path: Path, argv: tuple[str, ...], typed: bytes, answer: str) -> None:
+def test_piped_input_follows_the_prompt(tmp_path: Path, argv: tuple[str, ...], typed: bytes, answer: str) -> None:
     assert ask(tmp_path, *argv, typed=typed) == (answer, "", 0)
 
 
@@ -84,7 +84,7 @@ def test_a_file_can_be_the_input(tmp_path: Path) -> None:
         assert process.communicate(timeout=PATIENCE_S) == (b"from a file\n", b"")
 
 
-def test_an_input_that_is_open_but_silent_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_an_open_but_silent_input_does_not_block(tmp_path: Path) -> None:
     read, write = os.pipe()
     try:
         process = start(tmp_path, "-p", "!echo Yes", "--stdin-wait", "0.2", stdin=read)
@@ -97,7 +97,7 @@ def test_an_input_that_is_open_but_silent_keeps_nobody_waiting(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("typed", [None, b"", b" \n"])
-def test_without_a_prompt_there_is_nothing_to_do(tmp_path: Path, typed: bytes | None) -> None:
+def test_without_a_prompt_the_command_refuses_to_run(tmp_path: Path, typed: bytes | None) -> None:
     told = "zot: no prompt; give it as words or on standard input: zot -p PROMPT\n"
     assert ask(tmp_path, "-p", typed=typed) == ("", told, 2)
 
@@ -111,7 +111,7 @@ def test_a_missing_prompt_is_reported_before_a_missing_key(tmp_path: Path) -> No
     )
 
 
-def test_more_input_than_we_take_is_refused(tmp_path: Path) -> None:
+def test_input_beyond_the_limit_is_refused(tmp_path: Path) -> None:
     out, err, code = ask(tmp_path, "-p", "x", typed=b"y" * (10 * 1024 * 1024 + 1))
     assert (out, err, code) == ("", "zot: standard input has more than 10 MiB\n", 1)
 
@@ -156,7 +156,7 @@ def test_without_an_answer_the_exit_code_says_so(tmp_path: Path, prompt: str, me
         (("-p", "x", "--wat"), "unknown flag --wat; --help-all lists every flag", 2),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, argv: tuple[str, ...], message: str, code: int) -> None:
+def test_errors_are_one_line(tmp_path: Path, argv: tuple[str, ...], message: str, code: int) -> None:
     assert ask(tmp_path, *argv) == ("", f"zot: {message}\n", code)
 
 
@@ -170,7 +170,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, argv: tuple[str, ...]
         (("x", "-c"), "no session of {} to continue; list all with: zot sessions list --all", 1),
     ],
 )
-def test_done_is_the_last_line_also_if_the_run_cannot_begin(
+def test_done_is_the_last_line_even_if_the_run_cannot_begin(
     tmp_path: Path, argv: tuple[str, ...], message: str, code: int
 ) -> None:
     message = message.format(tmp_path)
@@ -209,7 +209,7 @@ def test_a_signal_ends_it_with_done_and_the_code_of_the_signal(tmp_path: Path, n
 
 @pytest.mark.parametrize("how", ["-p", "--json"])
 @pytest.mark.parametrize("numbers", [(signal.SIGINT, signal.SIGTERM), (signal.SIGTERM, signal.SIGINT)])
-def test_a_second_signal_is_no_success(tmp_path: Path, how: str, numbers: tuple[signal.Signals, ...]) -> None:
+def test_a_second_signal_is_a_failure(tmp_path: Path, how: str, numbers: tuple[signal.Signals, ...]) -> None:
     process = start(tmp_path, how, "!bash touch begun; sleep 600")
     try:
         assert eventually((tmp_path / "begun").exists, within_s=60)
@@ -222,7 +222,7 @@ def test_a_second_signal_is_no_success(tmp_path: Path, how: str, numbers: tuple[
     assert process.returncode in [128 + number for number in numbers]
 
 
-def test_the_model_is_not_heard_while_nobody_reads(tmp_path: Path) -> None:
+def test_the_model_is_not_read_while_the_output_is_not_read(tmp_path: Path) -> None:
     # So much that a process which handles the signal late, on a busy machine, is not through with it.
     process = start(tmp_path, "--json", "!flood 1500000")
     assert process.stdout is not None
@@ -237,7 +237,7 @@ def test_the_model_is_not_heard_while_nobody_reads(tmp_path: Path) -> None:
     assert (process.returncode, err) == (128 + signal.SIGTERM, b"")
 
 
-def test_a_reader_who_leaves_ends_it(tmp_path: Path) -> None:
+def test_a_closed_output_ends_the_run(tmp_path: Path) -> None:
     process = start(tmp_path, "--json", "!loop true")
     assert process.stdout is not None
     assert process.stderr is not None
@@ -250,7 +250,7 @@ def test_a_reader_who_leaves_ends_it(tmp_path: Path) -> None:
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 
 
-def test_an_answer_that_does_not_fit_is_asked_for_again(tmp_path: Path) -> None:
+def test_an_answer_that_does_not_fit_the_schema_is_requested_again(tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
     (tmp_path / "s.lab").write_text("""say "Sure: 7"\n---\nsay '{"n": "7"}'\n---\nsay '{"n": 7}'""")
     argv = ("How many?", "--script", "s.lab", "--output-schema", "schema.json")
@@ -270,13 +270,13 @@ def test_an_answer_that_does_not_fit_is_asked_for_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fence", ["```json\\n", "```\\n", "\\n```JSON \\n "])
-def test_a_fence_around_the_answer_is_taken_away(tmp_path: Path, fence: str) -> None:
+def test_a_fence_around_the_answer_is_removed(tmp_path: Path, fence: str) -> None:
     (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
     (tmp_path / "s.lab").write_text(f'say "{fence}{{\\"n\\": 7}}\\n```\\n"')
     assert ask(tmp_path, "-p", "x", "--script", "s.lab", "--output-schema", "schema.json") == ('{"n": 7}\n', "", 0)
 
 
-def test_the_built_in_script_does_not_begin_again_when_it_is_corrected(tmp_path: Path) -> None:
+def test_the_built_in_script_does_not_restart_when_it_is_corrected(tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
     out, _, code = ask(tmp_path, "--json", "hello", "--output-schema", "schema.json")
     said = [frame["content"] for frame in events(out, judged=True) if frame["type"] == "assistant_message"]
@@ -292,7 +292,7 @@ def test_an_answer_that_never_fits_is_a_failure(tmp_path: Path) -> None:
     assert events(out, judged=True)[-2:] == [{"type": "error", "message": told}, {"type": "done"}]
 
 
-def test_the_model_is_told_the_schema(tmp_path: Path) -> None:
+def test_the_model_gets_the_schema(tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
     out, _, code = ask(tmp_path, "prompt", "--output-schema", "schema.json")
     assert code == 0
@@ -319,7 +319,7 @@ for line in sys.stdin:
 """
 
 
-def test_notices_that_nobody_reads_keep_nobody_waiting(tmp_path: Path) -> None:
+def test_unread_notices_do_not_block(tmp_path: Path) -> None:
     (tmp_path / "run").write_text(LOUD)
     (tmp_path / "run").chmod(0o755)
     (tmp_path / "extension.json").write_text('{"name": "e", "exec": "./run"}')
@@ -369,7 +369,9 @@ def test_a_command_of_an_extension_that_does_not_run_is_an_error_and_no_prompt(t
         ({"exec": ""}, "extension greet does not run: {place}/extension.json: `exec` must be"),
     ],
 )
-def test_nor_is_that_of_one_that_is_not_started(tmp_path: Path, more: dict[str, object], reason: str) -> None:
+def test_a_command_of_an_extension_that_is_not_started_is_an_error_too(
+    tmp_path: Path, more: dict[str, object], reason: str
+) -> None:
     place = made(tmp_path / ".zot" / "extensions" / "greet", "", **more)
     out, err, code = ask(tmp_path, "-p", "/greet Ada")
     assert (out, code) == ("", 1)

@@ -47,7 +47,7 @@ def test_a_prompt_is_kept_under_a_new_id_and_can_be_continued(shell: Shell) -> N
     assert [words for _, words in spoken(shell, oldest["id"])][-4:] == ["!echo four", "four", "!echo five", "five"]
 
 
-def test_what_a_session_worked_with_goes_on(shell: Shell) -> None:
+def test_a_session_keeps_its_settings(shell: Shell) -> None:
     shell.ask("!echo one", "--session", "s")
     elsewhere = shell.user / "elsewhere"
     elsewhere.mkdir()
@@ -57,7 +57,7 @@ def test_what_a_session_worked_with_goes_on(shell: Shell) -> None:
     assert str(shell.cwd) in result["content"][0]["content"][0]["text"]
 
 
-def test_a_session_belongs_to_the_directory_that_it_works_in_by_now(shell: Shell) -> None:
+def test_a_session_belongs_to_its_current_directory(shell: Shell) -> None:
     elsewhere = shell.user / "elsewhere"
     elsewhere.mkdir()
     shell.ask("!echo one", "--session", "s")
@@ -67,7 +67,7 @@ def test_a_session_belongs_to_the_directory_that_it_works_in_by_now(shell: Shell
     assert shell.ask("!echo four", "-c").code == 1
 
 
-def test_a_session_whose_directory_is_gone_says_what_helps(shell: Shell) -> None:
+def test_a_session_whose_directory_is_gone_suggests_a_remedy(shell: Shell) -> None:
     gone = shell.user / "gone"
     gone.mkdir()
     shell.ask("!echo one", "--session", "s", "--cwd", str(gone))
@@ -77,7 +77,7 @@ def test_a_session_whose_directory_is_gone_says_what_helps(shell: Shell) -> None
     assert shell.ask("!echo two", "--session", "s", "--cwd", str(shell.user)) == ("two\n", "", 0)
 
 
-def test_what_is_kept_is_ours_alone_and_usable_whatever_the_umask(shell: Shell) -> None:
+def test_kept_files_are_private_and_usable_under_any_umask(shell: Shell) -> None:
     before = os.umask(0o777)
     try:
         shell.ask("!echo one", "--session", "s")
@@ -99,13 +99,13 @@ def test_only_sessions_of_the_directory_are_continued(shell: Shell) -> None:
     assert shell.ask("!echo one", "-c", "--cwd", str(shell.user)) == ("one\n", "", 0)
 
 
-def test_nothing_is_kept_without_a_prompt_or_against_the_users_will(shell: Shell) -> None:
+def test_nothing_is_kept_without_a_prompt_or_with_no_session(shell: Shell) -> None:
     assert shell.ask("!echo one", "--no-session") == ("one\n", "", 0)
     assert shell.run("-p", *LAB).code == 2
     assert not shell.home.exists()
 
 
-def test_a_prompt_that_was_taken_for_an_id_is_told(shell: Shell) -> None:
+def test_a_prompt_that_was_taken_for_an_id_is_reported(shell: Shell) -> None:
     told = "no prompt; give it as words or on standard input: zot -p PROMPT; 'go on' was read as the id of a session"
     assert shell.run("-p", "-r", "go on", *LAB) == ("", f"zot: {told}\n", 2)
 
@@ -119,13 +119,13 @@ def test_a_prompt_that_was_taken_for_an_id_is_told(shell: Shell) -> None:
         (("--resume", "s"), "no session matches 's'; list them with: zot sessions list --all"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(shell: Shell, flags: tuple[str, ...], message: str) -> None:
+def test_errors_are_one_line(shell: Shell, flags: tuple[str, ...], message: str) -> None:
     shell.ask("!echo one", "--session", "first")
     code = 2 if "exclude" in message else 1
     assert shell.ask("!echo two", *flags) == ("", f"zot: {message}\n", code)
 
 
-def test_where_nothing_can_be_kept_there_is_still_an_answer(shell: Shell) -> None:
+def test_an_unwritable_store_still_gives_an_answer(shell: Shell) -> None:
     (shell.home / "journal.db").mkdir(parents=True)
     out, err, code = shell.ask("!echo one")
     assert (out, code) == ("one\n", 0)
@@ -136,7 +136,7 @@ def test_where_nothing_can_be_kept_there_is_still_an_answer(shell: Shell) -> Non
     assert err.startswith(f"zot: the journal {shell.home}/journal.db cannot be opened: ")
 
 
-def test_without_a_home_there_is_still_an_answer(shell: Shell) -> None:
+def test_without_a_home_the_prompt_is_still_answered(shell: Shell) -> None:
     env = {name: value for name, value in shell.env.items() if "HOME" not in name}
     told = "zot: this session is not recorded: no directory to record sessions in: set ZOT_HOME or HOME\n"
     assert shell.ask("!echo one", env=env) == ("one\n", told, 0)
@@ -150,7 +150,7 @@ def running(shell: Shell, *flags: str) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_a_session_that_runs_is_left_alone_by_everybody_else(shell: Shell) -> None:
+def test_a_running_session_is_refused_to_every_other_process(shell: Shell) -> None:
     process = running(shell, "--session", "s")
     try:
         refusal = f"zot: session 's' is running in process {process.pid}, since "
@@ -170,7 +170,7 @@ def test_a_session_that_runs_is_left_alone_by_everybody_else(shell: Shell) -> No
     assert shell.ask("!echo two", "-r", "s") == ("two\n", "", 0)
 
 
-def test_a_run_that_was_killed_can_be_shown_and_gone_on_with(shell: Shell) -> None:
+def test_a_killed_run_can_be_shown_and_continued(shell: Shell) -> None:
     process = running(shell)
     process.kill()
     process.communicate(timeout=PATIENCE_S)
@@ -192,7 +192,7 @@ def calls_without_results(rows: list[dict[str, Any]]) -> set[str]:
     return calls - {block["call_id"] for block in blocks if block["type"] == "tool_result"}
 
 
-def test_rpc_keeps_nothing_unless_it_is_told_to(zot: Callable[..., Zot], tmp_path: Path) -> None:
+def test_rpc_keeps_nothing_unless_asked_to(zot: Callable[..., Zot], tmp_path: Path) -> None:
     env = {"ZOT_HOME": str(tmp_path / "kept")}
     for flags in ((), ("-c",), ("-r", "--no-session"), ("--resume", "s"), ("--continue", "-r")):
         process = zot(*LAB, *flags, env=env)
@@ -202,7 +202,7 @@ def test_rpc_keeps_nothing_unless_it_is_told_to(zot: Callable[..., Zot], tmp_pat
     assert os.listdir(tmp_path) == []
 
 
-def test_a_fork_over_rpc_goes_on_where_it_was_made(shell: Shell, zot: Callable[..., Zot]) -> None:
+def test_a_fork_over_rpc_continues_from_its_point(shell: Shell, zot: Callable[..., Zot]) -> None:
     process = zot(*LAB, "--session", "s", env=shell.env, cwd=shell.cwd)
     for word in ("one", "two"):
         process.send({"type": "prompt", "message": f"!echo {word}"})
@@ -213,7 +213,7 @@ def test_a_fork_over_rpc_goes_on_where_it_was_made(shell: Shell, zot: Callable[.
     assert [words for _, words in spoken(shell, "half")] == ["!echo one", "one", "!echo three", "three"]
 
 
-def test_events_are_shown_as_before(shell: Shell) -> None:
+def test_events_are_the_same_with_a_session(shell: Shell) -> None:
     out, err, code = shell.run("--json", "!echo one", *LAB)
     assert (err, code) == ("", 0)
     assert [json.loads(line)["type"] for line in out.split("\n")[:-1]] == [
@@ -234,7 +234,7 @@ def test_a_chat_of_strangers_is_continued_only_by_its_name(shell: Shell) -> None
     assert [row["messages"] for row in sorted(shell.told("list"), key=lambda row: row["id"])] == [4, 8]
 
 
-def test_a_person_is_told_which_session_it_is_and_a_program_is_not(shell: Shell) -> None:
+def test_a_person_is_shown_the_session_id_and_a_program_is_not(shell: Shell) -> None:
     assert shell.ask("!echo Yes").err == ""
     [session] = shell.told("list")
     terminal, theirs = os.openpty()
@@ -247,7 +247,7 @@ def test_a_person_is_told_which_session_it_is_and_a_program_is_not(shell: Shell)
         os.close(theirs)
 
 
-def test_the_newest_session_is_the_one_used_last_also_if_the_clock_was_set_back(shell: Shell, tmp_path: Path) -> None:
+def test_the_newest_session_is_the_last_used_even_if_the_clock_was_set_back(shell: Shell, tmp_path: Path) -> None:
     clock = tmp_path / "clock"
 
     def ask(ahead_s: int, *words: str) -> None:

@@ -70,7 +70,7 @@ async def test_a_session_is_rewound_from_a_shell(
         await rewind(journal, request_of(("t",), {"messages": 0}))
 
 
-async def test_a_session_that_runs_is_not_rewound_and_one_that_died_is(
+async def test_a_running_session_is_not_rewound_and_a_dead_one_is(
     say: Callable[..., Any], journal: Journal, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     await say("!write a.txt one")
@@ -88,7 +88,7 @@ async def test_a_session_that_runs_is_not_rewound_and_one_that_died_is(
     assert not (tmp_path / "a.txt").exists()
 
 
-async def test_two_branches_are_compared_by_what_they_said_and_wrote(
+async def test_two_branches_are_compared_by_messages_and_files(
     say: Callable[..., Any], journal: Journal, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     (tmp_path / "bin").write_bytes(b"\0\1\2\3\xff")
@@ -117,7 +117,7 @@ async def test_two_branches_are_compared_by_what_they_said_and_wrote(
     assert told["files"][0]["diff"].startswith("--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-two\n")
 
 
-async def test_what_is_new_or_gone_or_too_large_is_said_to_be(
+async def test_new_missing_and_oversized_files_are_reported(
     say: Callable[..., Any], journal: Journal, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     (tmp_path / "large").write_bytes(b"x" * (8 * 1024 * 1024 + 1))

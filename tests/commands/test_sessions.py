@@ -22,7 +22,7 @@ from zot.journal.lease import Leases, mark_damaged
 from zot.journal.queries import put
 
 
-def test_where_nothing_was_ever_kept_nothing_is_made(shell: Shell) -> None:
+def test_listing_an_absent_store_creates_nothing(shell: Shell) -> None:
     for argv in (("list",), ("search", "x"), ("gc",), ("check",)):
         assert shell.sessions(*argv) == ("", "zot: no session has been recorded yet\n", 0)
     told = "zot: no session matches 'x': none has been recorded yet\n"
@@ -101,7 +101,7 @@ def test_the_sessions_of_a_daemon_are_found_by_its_directory(shell: Shell) -> No
     )  # fmt: skip
 
 
-def test_an_id_may_be_cut_short_if_it_is_clear_which_is_meant(shell: Shell) -> None:
+def test_an_id_may_be_shortened_if_it_is_unambiguous(shell: Shell) -> None:
     for name in ("one", "once", "on", *(f"x{number}" for number in range(7))):
         shell.ask("!echo Yes", "--session", name)
     assert shell.sessions("rename", "onc", "Eleven").out == "once is now called: Eleven\n"
@@ -122,7 +122,7 @@ say "Done.\\u001b[31m\\n\\u202eassistant  2026"
 """
 
 
-def test_a_transcript_is_readable_and_cannot_take_over_the_terminal(shell: Shell) -> None:
+def test_a_transcript_is_readable_and_cannot_control_the_terminal(shell: Shell) -> None:
     (shell.cwd / "s.lab").write_text(SCRIPT)
     flags = ("--script", "s.lab", "--session", "s", "--frozen-time", "2026-01-31T12:00:00Z")
     assert shell.ask("Look,\nplease", *flags).code == 0
@@ -177,12 +177,12 @@ def test_a_transcript_for_programs_has_what_clients_see(shell: Shell) -> None:
     assert [block["type"] for block in reply["content"]] == ["thinking", "text"]
 
 
-def test_what_went_wrong_is_shown(shell: Shell) -> None:
+def test_failures_are_shown(shell: Shell) -> None:
     shell.ask("!status 401", "--session", "s")
     assert shell.sessions("show", "s").out.endswith("\n-- failed: lab: http 401: status 401, as scripted\n")
 
 
-def test_words_are_found_with_some_around_them(shell: Shell) -> None:
+def test_matches_are_shown_with_their_context(shell: Shell) -> None:
     shell.ask("!echo Where is the needle in all this?", "--session", "a")
     shell.ask("!bash echo NEEDLE", "--session", "b")
     out, err, code = shell.sessions("search", "the", "needle")
@@ -198,7 +198,7 @@ def test_words_are_found_with_some_around_them(shell: Shell) -> None:
     assert shell.sessions("search", "needle", "--limit", "1").err.startswith("zot: these are the first 1; to see more")
 
 
-def test_a_fork_goes_on_by_itself(shell: Shell) -> None:
+def test_a_fork_continues_independently(shell: Shell) -> None:
     for word in ("one", "two"):
         shell.ask(f"!echo {word}", "--session", "s")
     assert shell.sessions("fork", "s", "--as", "all") == ("all\n", "", 0)
@@ -219,7 +219,7 @@ def test_a_fork_goes_on_by_itself(shell: Shell) -> None:
         assert shell.sessions("fork", "s", *argv) == ("", f"zot: {problem}\n", 1)
 
 
-def test_nothing_is_removed_before_somebody_said_yes(shell: Shell) -> None:
+def test_nothing_is_removed_without_a_confirmation(shell: Shell) -> None:
     for name in ("a", "b", "c"):
         shell.ask("!echo Yes", "--session", name)
     out, err, code = shell.sessions("delete", "a", "b", "a")
@@ -234,7 +234,7 @@ def test_nothing_is_removed_before_somebody_said_yes(shell: Shell) -> None:
     assert [session["id"] for session in shell.told("list")] == ["c"]
 
 
-def test_what_is_old_goes_and_its_space_with_it(shell: Shell) -> None:
+def test_old_sessions_are_removed_with_their_space(shell: Shell) -> None:
     shell.ask("!flood 20000", "--session", "old")
     shell.ask("!echo Yes", "--session", "new")
     with closing(sqlite3.connect(shell.home / "journal.db")) as connection, connection:
@@ -247,10 +247,10 @@ def test_what_is_old_goes_and_its_space_with_it(shell: Shell) -> None:
     assert collected["images"] == 0
     assert collected["freed_bytes"] > 100_000
     assert [session["id"] for session in shell.told("list")] == ["new"]
-    assert shell.sessions("gc").out.startswith("0 images removed that no session shows; ")
+    assert shell.sessions("gc").out.startswith("deleted 0 unused images; ")
 
 
-def test_a_check_says_what_is_wrong_and_changes_nothing(shell: Shell) -> None:
+def test_a_check_reports_problems_and_changes_nothing(shell: Shell) -> None:
     shell.ask("!echo Yes", "--session", "s")
     assert shell.sessions("check") == ("1 session, 11 rows: everything is as it was written\n", "", 0)
     journal = shell.home / "journal.db"
@@ -272,7 +272,7 @@ def test_a_check_says_what_is_wrong_and_changes_nothing(shell: Shell) -> None:
     assert journal.read_bytes().startswith(b"This is no journal")
 
 
-def test_a_reader_who_leaves_is_no_error(shell: Shell) -> None:
+def test_a_closed_output_is_not_an_error(shell: Shell) -> None:
     shell.ask("!flood 20000", "--session", "s")
     line = '"$0" -m zot sessions export s | head -n 1'
     done = subprocess.run(
@@ -282,7 +282,7 @@ def test_a_reader_who_leaves_is_no_error(shell: Shell) -> None:
     assert (done.stdout.count(b"\n"), done.stderr) == (1, b"")
 
 
-def test_ids_and_titles_are_shown_as_what_they_are(shell: Shell) -> None:
+def test_ids_and_titles_are_shown_escaped(shell: Shell) -> None:
     shell.ask("!echo \x1b[31mYes", "--session", "red\x1b[31m")
     out = shell.sessions("list").out
     assert "\x1b" not in out
@@ -294,14 +294,14 @@ def test_ids_and_titles_are_shown_as_what_they_are(shell: Shell) -> None:
     assert Path(shell.home, "journal.db").exists()
 
 
-def test_a_rewind_that_does_not_say_where_to_is_called_in_a_wrong_way(shell: Shell) -> None:
+def test_a_rewind_without_a_target_is_wrong_usage(shell: Shell) -> None:
     shell.ask("!echo Yes", "--session", "s")
     told = "zot: zot sessions rewind needs either --messages or --at. Try: zot sessions rewind --help\n"
     assert shell.sessions("rewind", "s") == ("", told, 2)
     assert shell.sessions("rewind", "s", "--messages", "1", "--at", "1") == ("", told, 2)
 
 
-def test_damage_elsewhere_can_wait_until_nobody_else_has_the_file_open(shell: Shell) -> None:
+def test_other_damage_can_wait_until_the_file_is_no_longer_in_use(shell: Shell) -> None:
     for name in ("s", "damaged"):
         shell.ask("!echo Yes", "--session", name)
     journal = str(shell.home / "journal.db")
@@ -317,7 +317,7 @@ def test_damage_elsewhere_can_wait_until_nobody_else_has_the_file_open(shell: Sh
     assert err.startswith(f"{journal} was damaged; what could be read is in a new file")
 
 
-def test_a_disk_that_failed_to_be_read_once_has_damaged_nothing(shell: Shell) -> None:
+def test_a_single_failed_read_is_not_taken_for_damage(shell: Shell) -> None:
     shell.ask("!echo Yes", "--session", "s")
     journal = str(shell.home / "journal.db")
     assert mark_damaged(journal)
@@ -350,7 +350,7 @@ def test_a_lost_end_of_a_session_is_a_problem_until_it_is_acknowledged(shell: Sh
     assert not [*shell.home.glob("*.damaged-*")]
 
 
-def test_a_loss_is_acknowledged_before_anybody_opens_the_session(shell: Shell) -> None:
+def test_a_loss_is_acknowledged_before_the_session_is_opened(shell: Shell) -> None:
     shell.ask("!echo Yes", "--session", "s")
     with closing(sqlite3.connect(shell.home / "journal.db")) as connection, connection:
         connection.execute("DELETE FROM chunks WHERE first > 6")
@@ -359,7 +359,7 @@ def test_a_loss_is_acknowledged_before_anybody_opens_the_session(shell: Shell) -
     assert shell.ask("!echo two", "--session", "s") == ("two\n", "", 0)
 
 
-def test_a_session_that_is_missing_altogether_is_reported_and_no_other_is_blamed(shell: Shell) -> None:
+def test_a_missing_session_is_reported_and_no_other_is_blamed(shell: Shell) -> None:
     shell.ask("!echo One", "--session", "first")
     journal = shell.home / "journal.db"
     before = journal.read_bytes()
@@ -398,7 +398,7 @@ def test_a_journal_of_which_nothing_is_left_is_reported(shell: Shell, what: str)
     assert (out, code) == ("0 sessions, 0 rows: everything is as it was written\n", 0)
 
 
-def test_rows_of_an_unknown_kind_are_no_damage_however_often_they_are_checked(shell: Shell) -> None:
+def test_rows_of_an_unknown_kind_are_never_taken_for_damage(shell: Shell) -> None:
     shell.ask("!echo Yes", "--session", "s")
     journal = shell.home / "journal.db"
     with closing(sqlite3.connect(journal)) as connection, connection:
@@ -441,7 +441,7 @@ def test_a_backup_for_programs_names_its_file(shell: Shell) -> None:
     assert shell.told("backup", "copy.db") == [{"file": "copy.db", "sessions": 1, "rows": 11}]
 
 
-def test_a_backup_that_cannot_be_right_is_not_made(shell: Shell) -> None:
+def test_an_impossible_backup_is_refused(shell: Shell) -> None:
     shell.ask("!echo Yes", "--session", "s")
     told = "zot: {}/nowhere: no file can be made there (No such file or directory): choose another place\n"
     assert shell.sessions("backup", "nowhere/copy.db") == ("", told.format(shell.cwd), 1)
@@ -523,7 +523,7 @@ def test_a_journal_of_which_nothing_is_left_is_neither_copied_nor_taken_for_a_ne
     assert [*shell.cwd.iterdir()] == []
 
 
-def test_what_is_lost_for_good_does_not_keep_the_rest_from_being_backed_up(shell: Shell) -> None:
+def test_permanent_loss_does_not_prevent_a_backup_of_the_rest(shell: Shell) -> None:
     shell.ask("!echo One", "--session", "first")
     journal = shell.home / "journal.db"
     before = journal.read_bytes()

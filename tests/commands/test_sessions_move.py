@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from forked import Nursery
+from forked import ForkServer
 from harness import PATIENCE_S, Zot, eventually, resident_bytes
 from shell import Shell
 
@@ -19,11 +19,11 @@ IMAGE = base64.b64encode(b"not really a picture" * 100).decode()
 
 
 @pytest.fixture
-def other(tmp_path: Path, nursery: Nursery) -> Shell:
+def other(tmp_path: Path, fork_server: ForkServer) -> Shell:
     """Somebody else's shell, on another machine."""
     directory = tmp_path / "other"
     directory.mkdir()
-    return Shell(directory, nursery)
+    return Shell(directory, fork_server)
 
 
 def fill(shell: Shell, zot: Callable[..., Zot]) -> None:
@@ -41,7 +41,7 @@ def fill(shell: Shell, zot: Callable[..., Zot]) -> None:
     process.finish()
 
 
-def test_a_session_that_went_there_and_back_is_the_same(shell: Shell, other: Shell, zot: Callable[..., Zot]) -> None:
+def test_an_exported_and_imported_session_is_the_same(shell: Shell, other: Shell, zot: Callable[..., Zot]) -> None:
     fill(shell, zot)
     exported = shell.sessions("export", "s")
     assert (exported.err, exported.code) == ("", 0)
@@ -76,7 +76,7 @@ def test_a_file_says_nothing_about_the_machine(shell: Shell, other: Shell) -> No
     assert f"\n    {other.cwd}\n" in other.sessions("show", "s").out
 
 
-def test_where_it_works_can_be_said(shell: Shell, other: Shell) -> None:
+def test_the_import_directory_can_be_given(shell: Shell, other: Shell) -> None:
     shell.ask("!echo Yes", "--session", "t", cwd="/")
     file = str(shell.user / "t.jsonl")
     assert shell.sessions("export", "t", "-o", file) == ("", f"zot: t is in {file}\n", 0)
@@ -88,14 +88,14 @@ def test_where_it_works_can_be_said(shell: Shell, other: Shell) -> None:
     assert other.sessions("export", "t").out.split("\n")[0].endswith('"cwd":"~/project","parent":null,"fork_seq":0}')
 
 
-def test_a_session_without_a_directory_works_where_it_goes_on(shell: Shell, other: Shell) -> None:
+def test_a_session_without_a_directory_works_where_it_is_continued(shell: Shell, other: Shell) -> None:
     shell.ask("!echo Yes", "--session", "t", cwd="/")
     other.sessions("import", "-", typed=shell.sessions("export", "t").out.encode())
     assert other.ask("!echo Here.", "--resume", "t") == ("Here.\n", "", 0)
     assert [session["cwd"] for session in other.told("list")] == [str(other.cwd)]
 
 
-def test_an_id_that_is_taken_is_not_taken_again(shell: Shell) -> None:
+def test_an_id_in_use_is_not_overwritten(shell: Shell) -> None:
     shell.ask("!echo Yes", "--session", "s")
     (shell.cwd / "s.jsonl").write_text(shell.sessions("export", "s").out)
     out, err, code = shell.sessions("import", "s.jsonl")
@@ -106,7 +106,7 @@ def test_an_id_that_is_taken_is_not_taken_again(shell: Shell) -> None:
     assert {session["id"] for session in shell.told("list")} == {"s", "t", out.strip()}
 
 
-def test_a_file_that_is_wrong_is_refused_with_its_line_and_leaves_no_trace(shell: Shell, other: Shell) -> None:
+def test_a_wrong_file_is_refused_with_its_line_and_leaves_no_trace(shell: Shell, other: Shell) -> None:
     shell.ask("!echo Yes", "--session", "s")
     lines = shell.sessions("export", "s").out.encode().split(b"\n")[:-1]
     for wrong, problem in (

@@ -67,7 +67,7 @@ def test_the_host_header_leaves_out_a_default_port_and_the_label_never_does(
         "http://h/sécret",
     ],
 )
-def test_what_cannot_be_asked_for_is_refused_without_being_quoted(url: str) -> None:
+def test_an_unusable_url_is_refused_without_being_quoted(url: str) -> None:
     with pytest.raises(ConnectionFailed) as refused:
         split_url(url)
     assert "secret" not in str(refused.value)

@@ -62,7 +62,7 @@ def test_flags_win_over_the_file_and_a_model_belongs_to_its_provider(tmp_path: P
         agents.config("careful", {"session": ""}, {})
 
 
-def test_an_agent_that_is_not_there_is_an_error_that_lists_those_that_are(tmp_path: Path) -> None:
+def test_an_unknown_agent_is_an_error_that_lists_the_known_ones(tmp_path: Path) -> None:
     home = written(tmp_path, TWO)
     with pytest.raises(NoSuchAgent) as of_snapshot:
         AgentConfigs.load(home).config("bold")
@@ -72,7 +72,9 @@ def test_an_agent_that_is_not_there_is_an_error_that_lists_those_that_are(tmp_pa
     assert (str(of_snapshot.value), str(of_flags.value)) == (said, said)
 
 
-def test_only_who_says_so_gets_the_default_agent_instead(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_default_agent_replaces_an_unknown_one_only_on_request(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     env = {"ZOT_HOME": written(tmp_path, TWO)}
     assert resolve({"agent": "bold"}, env, or_default=True) == Config(provider="lab", max_steps=7, env=env)
     assert caplog.messages == ["no agent 'bold' in config.toml: the default agent answers"]
@@ -88,7 +90,7 @@ def test_an_agent_has_a_policy_if_it_has_rules(tmp_path: Path, policy: str, has:
     assert (agents.has_policy("guest"), agents.has_policy("default")) == (has, False)
 
 
-def test_everything_that_is_wrong_is_told_also_of_agents_that_nobody_asks_for(tmp_path: Path) -> None:
+def test_every_problem_is_reported_even_in_agents_that_are_not_used(tmp_path: Path) -> None:
     home = written(
         tmp_path,
         """
@@ -116,7 +118,7 @@ def test_everything_that_is_wrong_is_told_also_of_agents_that_nobody_asks_for(tm
     )
 
 
-def test_rules_and_apis_that_make_no_sense_are_told_with_their_place(tmp_path: Path) -> None:
+def test_invalid_rules_and_apis_are_reported_with_their_place(tmp_path: Path) -> None:
     home = written(
         tmp_path,
         """
@@ -138,7 +140,7 @@ def test_rules_and_apis_that_make_no_sense_are_told_with_their_place(tmp_path: P
     )
 
 
-def test_a_new_reading_leaves_the_old_one_as_it_was(tmp_path: Path) -> None:
+def test_reading_again_leaves_the_previous_settings_unchanged(tmp_path: Path) -> None:
     agents = AgentConfigs.load(written(tmp_path, TWO))
     before = agents.config("careful", env={})
     written(tmp_path, '[agents.bold]\nprovider = "lab"\n[daemon]\nmax_sessions = 2')
@@ -147,7 +149,7 @@ def test_a_new_reading_leaves_the_old_one_as_it_was(tmp_path: Path) -> None:
     assert (agents.names, agents.config("careful", env={})) == (("default", "careful"), before)
 
 
-def test_a_new_reading_that_fails_leaves_the_old_one_in_use(tmp_path: Path) -> None:
+def test_a_failed_reading_leaves_the_previous_settings_in_use(tmp_path: Path) -> None:
     agents = AgentConfigs.load(written(tmp_path, TWO))
     for broken in ("[agents", "[agents.x]\nlock = 1", '[agents.x]\npolicy = ["rm"]'):
         written(tmp_path, broken)
@@ -158,7 +160,7 @@ def test_a_new_reading_that_fails_leaves_the_old_one_in_use(tmp_path: Path) -> N
     assert agents.reloaded() == AgentConfigs.load(str(tmp_path))
 
 
-def test_the_daemon_is_set_up_by_a_table_of_its_own(tmp_path: Path) -> None:
+def test_the_daemon_has_its_own_table(tmp_path: Path) -> None:
     home = written(
         tmp_path,
         """
@@ -195,7 +197,7 @@ def test_the_daemon_is_set_up_by_a_table_of_its_own(tmp_path: Path) -> None:
         "ws://h:1 ",
     ],
 )
-def test_nobody_listens_at_what_is_no_address_and_it_is_not_repeated(tmp_path: Path, address: str) -> None:
+def test_an_invalid_listen_address_is_refused_without_quoting_it(tmp_path: Path, address: str) -> None:
     home = written(tmp_path, f'[daemon]\nlisten = ["ws://h:1", "{address}"]')
     with pytest.raises(InvalidConfigFile) as caught:
         AgentConfigs.load(home)

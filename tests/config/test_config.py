@@ -43,7 +43,7 @@ def write(directory: Path, text: str | bytes) -> str:
     return str(path)
 
 
-def test_without_anything_there_are_defaults(tmp_path: Path) -> None:
+def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
     env = {"HOME": str(tmp_path)}
     assert resolve({}, env) == Config(env=env)
     assert resolve({}, {}) == Config(env={})
@@ -85,7 +85,7 @@ def test_rules_given_as_flags_come_before_those_of_the_file(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("seconds", ["inf", "nan", "1e300", "0", "-1"])
-def test_a_deadline_that_no_clock_can_tell_is_refused(tmp_path: Path, seconds: str) -> None:
+def test_a_deadline_too_large_for_the_clock_is_refused(tmp_path: Path, seconds: str) -> None:
     write(tmp_path, f"[agents.default]\napproval_timeout_s = {seconds}")
     with pytest.raises(ConfigError, match="approval_timeout_s"):
         resolve({}, {"ZOT_HOME": str(tmp_path)})
@@ -101,7 +101,7 @@ def test_model_and_address_of_the_file_belong_to_its_provider(tmp_path: Path) ->
     assert (config.provider, config.model, config.base_url, config.max_steps) == ("anthropic", None, None, 7)
 
 
-def test_the_directory_that_was_named_wins_over_home(tmp_path: Path) -> None:
+def test_a_named_directory_wins_over_home(tmp_path: Path) -> None:
     for name in ("home", "named", "empty"):
         (tmp_path / name).mkdir()
     write(tmp_path / "home", '[agents.default]\nmodel = "home"')
@@ -128,7 +128,7 @@ def test_both_spellings_of_no_extensions_mean_it(flag: str) -> None:
     assert resolve(settings, {}) == Config(no_ext=True, ext=("a", "b"), ext_deadlines={"tool": 2.0}, env={})
 
 
-def test_a_deadline_that_does_not_exist_or_is_no_time_is_refused() -> None:
+def test_an_unknown_deadline_or_one_that_is_not_a_time_is_refused() -> None:
     with pytest.raises(UsageError, match="unknown deadline 'nap'; known: hello, ready"):
         parse(["--ext-deadline", "nap=2"], AGENT_FLAGS)
     with pytest.raises(UsageError, match="'x' is not a number of seconds"):
@@ -229,14 +229,14 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ({"ZOT_HOME": "", "XDG_STATE_HOME": "/x", "HOME": "/h"}, "/x/zot"),
     ],
 )
-def test_where_zot_is_at_home(env: dict[str, str], home: str | None) -> None:
+def test_the_home_of_zot_is_found(env: dict[str, str], home: str | None) -> None:
     assert zot_home(env) == home
 
 
 @pytest.mark.parametrize(
     ("platform", "home"), [("linux", "/h/.local/state/zot"), ("darwin", "/h/Library/Application Support/zot")]
 )
-def test_home_is_where_the_system_wants_it(platform: str, home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_home_follows_the_system_s_convention(platform: str, home: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", platform)
     assert zot_home({"HOME": "/h"}) == home
 
@@ -252,7 +252,7 @@ def test_tools_see_the_environment_without_our_secrets() -> None:
     assert tool_environment(env) == {"PATH": "/bin"}
 
 
-def test_the_environment_is_the_one_given_else_that_of_the_process() -> None:
+def test_the_environment_is_the_given_one_or_that_of_the_process() -> None:
     assert Config(env={"A": "b"}).environment == {"A": "b"}
     assert Config().environment is os.environ
 
@@ -271,7 +271,7 @@ def test_no_key_of_any_provider_reaches_a_tool(name: str) -> None:
     assert tool_environment({"PATH": "/bin", name: "secret"}) == {"PATH": "/bin"}
 
 
-def test_a_rule_about_a_tool_that_zot_does_not_have_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rule_about_an_unknown_tool_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     config = Config(provider="lab", policy=("Bash=deny", "*=ask", "bash=deny"), env={})
     open_unrecorded(OpenRequest(config=config), SharedResources())
     assert caplog.messages == ["policy: no tool of zot is named 'Bash'; its own are bash, edit, read, skill, write"]
@@ -303,7 +303,7 @@ def test_the_first_provider_with_a_key_is_the_default(tmp_path: Path, env: dict[
     assert resolve({}, env).provider == "groq"
 
 
-def test_a_home_that_cannot_be_looked_at_is_an_error_and_not_an_empty_one(tmp_path: Path) -> None:
+def test_an_inaccessible_home_is_an_error_and_not_an_empty_one(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.symlink_to(home)
     env, reason = {"ZOT_HOME": str(home)}, "Too many levels of symbolic links"

@@ -29,7 +29,7 @@ def found(home: Path, given: str | None = None, *, base_url: str = "", **env: st
     return find(ANTHROPIC, given, {"ZOT_HOME": str(home), **env}, base_url=base_url)
 
 
-def test_what_was_given_wins_then_the_environment_then_the_file(tmp_path: Path) -> None:
+def test_an_explicit_key_wins_then_the_environment_then_the_file(tmp_path: Path) -> None:
     write(tmp_path, {"anthropic": {"key": "k3", "command": "echo k4"}})
     assert found(tmp_path, "k1", ANTHROPIC_API_KEY="k2") == Credential("--api-key", key="k1")
     assert found(tmp_path, "", ANTHROPIC_API_KEY="k2") == Credential("ANTHROPIC_API_KEY", key="k2")
@@ -45,18 +45,18 @@ def test_where_nothing_is_stored_nothing_is_found(tmp_path: Path, content: Any) 
     assert found(tmp_path) is None
 
 
-def test_without_a_home_there_is_no_file() -> None:
+def test_without_a_home_no_file_is_read() -> None:
     assert find(ANTHROPIC, None, {}) is None
 
 
-def test_a_missing_key_says_what_can_be_done() -> None:
+def test_a_missing_key_suggests_remedies() -> None:
     assert str(missing(VENDORS["gemini"], {})) == (
         "no key for gemini: set GEMINI_API_KEY or GOOGLE_API_KEY, or run: zot login gemini. "
         "To try zot without a key, use the provider lab"
     )
 
 
-def test_a_key_for_another_address_is_not_taken_for_none(tmp_path: Path) -> None:
+def test_a_key_for_another_address_is_not_reported_as_missing(tmp_path: Path) -> None:
     write(tmp_path, {"gemini": {"key": "k3", "base_url": "https://proxy.example"}})
     assert str(missing(VENDORS["gemini"], {"ZOT_HOME": str(tmp_path)})) == (
         "no key for gemini at its own address; one is stored, but for another: set GEMINI_API_KEY or GOOGLE_API_KEY, "
@@ -69,7 +69,7 @@ def test_lab_needs_no_key_and_no_file(tmp_path: Path) -> None:
     assert find(VENDORS["lab"], None, {"ZOT_HOME": str(tmp_path)}) is None
 
 
-def test_what_is_stored_for_a_provider_does_not_go_to_another_server(tmp_path: Path) -> None:
+def test_a_provider_s_stored_key_is_not_sent_to_another_server(tmp_path: Path) -> None:
     write(tmp_path, {"anthropic": {"key": "k3"}})
     there = "https://proxy.example"
     assert found(tmp_path, base_url=there) is None
@@ -78,7 +78,7 @@ def test_what_is_stored_for_a_provider_does_not_go_to_another_server(tmp_path: P
     assert found(tmp_path, base_url="https://api.anthropic.com/v1/") == Credential("auth.json", key="k3")
 
 
-def test_what_is_stored_for_another_server_goes_there_and_nowhere_else(tmp_path: Path) -> None:
+def test_a_key_stored_for_another_server_is_sent_there_only(tmp_path: Path) -> None:
     write(tmp_path, {"anthropic": {"key": "k3", "base_url": "https://proxy.example/claude/"}})
     assert found(tmp_path, base_url="https://proxy.example/claude") == Credential("auth.json", key="k3")
     assert found(tmp_path, base_url="https://proxy.example") is None
@@ -132,7 +132,7 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.M
         found(tmp_path)
 
 
-def test_a_link_is_as_good_as_what_it_leads_to(tmp_path: Path) -> None:
+def test_a_link_is_judged_by_its_target(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     path = write(elsewhere, {"anthropic": {"key": "k"}})
@@ -143,7 +143,7 @@ def test_a_link_is_as_good_as_what_it_leads_to(tmp_path: Path) -> None:
         found(tmp_path)
 
 
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_file_is_refused_at_once(tmp_path: Path) -> None:
     for name in ("pipe", "directory"):
         (tmp_path / name).mkdir()
     os.mkfifo(tmp_path / "pipe" / "auth.json", 0o600)
@@ -168,7 +168,7 @@ def test_a_file_that_is_far_too_long_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("entry", [{}, None, "sk-secret", {"key": 1}, {"key": ""}, {"token": "sk-secret"}])
-def test_an_entry_without_a_key_says_how_to_make_one(tmp_path: Path, entry: Any) -> None:
+def test_an_entry_without_a_key_suggests_how_to_add_one(tmp_path: Path, entry: Any) -> None:
     path = write(tmp_path, {"anthropic": entry, "openai": {"key": "k"}})
     with pytest.raises(ConfigError) as caught:
         found(tmp_path)
@@ -181,7 +181,7 @@ def test_an_entry_without_a_key_says_how_to_make_one(tmp_path: Path, entry: Any)
 # Storing.
 
 
-def test_storing_makes_a_directory_and_a_file_for_us_alone(tmp_path: Path) -> None:
+def test_storing_creates_a_private_directory_and_file(tmp_path: Path) -> None:
     home = tmp_path / "a" / "b"
     store(str(home), "anthropic", AuthEntry(key="k"))
     assert (home.stat().st_mode & 0o777, (home / "auth.json").stat().st_mode & 0o777) == (0o700, 0o600)
@@ -189,7 +189,7 @@ def test_storing_makes_a_directory_and_a_file_for_us_alone(tmp_path: Path) -> No
     assert json.loads((home / "auth.json").read_text()) == {"anthropic": {"key": "k"}}
 
 
-def test_what_is_not_understood_survives_a_change(tmp_path: Path) -> None:
+def test_unknown_entries_survive_a_change(tmp_path: Path) -> None:
     strange = {"acme": {"token": {"a": [1, 2.5]}}, "openai": {"key": "k", "note": "mine"}, "version": 7}
     write(tmp_path, strange)
     store(str(tmp_path), "anthropic", AuthEntry(command="pass show x"))
@@ -228,7 +228,7 @@ def test_a_home_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         store(str(tmp_path / "file" / "home"), "anthropic", AuthEntry(key="k"))
 
 
-def test_those_who_store_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
+def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
     names = [f"provider-{number}" for number in range(24)]
     threads = [
         threading.Thread(target=store, args=(str(tmp_path), name, AuthEntry(key=f"k-{name}")), name=name)

@@ -13,7 +13,7 @@ from zot.errors import ConfigError, UsageError
 HOME = {"HOME": "/home/me"}
 
 
-def test_without_a_word_it_is_where_other_clients_look() -> None:
+def test_the_default_path_is_where_other_clients_look() -> None:
     assert locate(HOME, platform="linux") == DaemonPaths(
         socket="/home/me/.zeroclaw/data/daemon.sock", data_dir="/home/me/.zeroclaw/data"
     )
@@ -58,7 +58,7 @@ def test_the_socket_of_the_flag_wins_over_all() -> None:
 
 
 @pytest.mark.parametrize("name", ["ZEROCLAW_SOCKET", "ZEROCLAW_CONFIG_DIR", "ZEROCLAW_DATA_DIR", "ZOT_HOME"])
-def test_an_empty_variable_is_no_variable(name: str) -> None:
+def test_an_empty_variable_counts_as_unset(name: str) -> None:
     assert locate({**HOME, name: ""}, platform="linux") == locate(HOME, platform="linux")
 
 
@@ -87,7 +87,7 @@ def test_an_empty_flag_is_wrong_usage(flag: str) -> None:
         locate(HOME, **{flag: ""})
 
 
-def test_without_a_home_it_is_nowhere_but_a_named_socket_can_be_found() -> None:
+def test_without_a_home_only_a_named_socket_can_be_found() -> None:
     with pytest.raises(ConfigError, match="set HOME, or use --config-dir or --socket"):
         locate({}, platform="linux")
     with pytest.raises(ConfigError, match="set HOME"):
@@ -96,7 +96,7 @@ def test_without_a_home_it_is_nowhere_but_a_named_socket_can_be_found() -> None:
 
 
 @pytest.mark.parametrize(("platform", "limit"), [("linux", 107), ("darwin", 103)])
-def test_a_path_that_is_too_long_is_refused_with_the_limit_and_the_remedy(platform: str, limit: int) -> None:
+def test_an_overlong_path_is_refused_with_the_limit_and_the_remedy(platform: str, limit: int) -> None:
     fits = "/" + "é" * ((limit - 1) // 2)
     assert len(os.fsencode(fits)) == limit
     assert locate(HOME, socket=fits, platform=platform).socket == fits
@@ -107,7 +107,7 @@ def test_a_path_that_is_too_long_is_refused_with_the_limit_and_the_remedy(platfo
 
 
 @pytest.mark.parametrize("path", ["/tmp/", "\0abstract", "a\0b"])
-def test_what_cannot_be_the_name_of_a_file_is_refused(path: str) -> None:
+def test_an_impossible_file_name_is_refused(path: str) -> None:
     with pytest.raises(ConfigError, match="is not the name of a file"):
         locate(HOME, socket=path, platform="linux")
 

@@ -49,7 +49,7 @@ def test_a_rule_is_read(text: str, rule: Rule) -> None:
         "x:\0=deny",
     ],
 )
-def test_what_is_no_rule_is_said_to_be_none(text: str) -> None:
+def test_an_invalid_rule_is_reported(text: str) -> None:
     with pytest.raises(ConfigError, match="is not a rule"):
         Rule.parse(text)
 
@@ -107,7 +107,7 @@ def project(tmp_path: Path) -> Path:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("path", ["secret/x", "./secret/deep/../x", "link/x", "src/inner/x", "src/../secret/x"])
-def test_what_is_denied_is_denied_however_rule_and_path_are_written(project: Path, pattern: str, path: str) -> None:
+def test_a_denial_holds_for_every_spelling_of_rule_and_path(project: Path, pattern: str, path: str) -> None:
     for asked in (path, f"{project}/{path}"):
         assert action([f"write:{pattern}=deny"], "write", {"path": asked}, str(project)) == "deny"
         assert action([f"write:{pattern}=ask"], "write", {"path": asked}, str(project)) == "ask"
@@ -115,7 +115,7 @@ def test_what_is_denied_is_denied_however_rule_and_path_are_written(project: Pat
     assert action([f"write:{pattern}=deny"], "write", {"path": "secretly"}, str(project)) == "allow"
 
 
-def test_what_is_denied_by_a_path_from_the_root_is_denied_behind_its_links(project: Path) -> None:
+def test_a_denied_absolute_path_is_denied_through_links(project: Path) -> None:
     real = str(project).replace("[", "[[]")
     for rule in (f"write:{real}/link/*=deny", f"write:/{real}/secret=deny"):
         assert action([rule], "write", {"path": "secret/x"}, str(project)) == "deny"
@@ -123,14 +123,14 @@ def test_what_is_denied_by_a_path_from_the_root_is_denied_behind_its_links(proje
     assert action(["write:/=deny"], "write", {"path": "x"}, str(project)) == "deny"
 
 
-def test_what_is_denied_at_home_is_written_with_a_tilde(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_denied_path_at_home_may_use_a_tilde(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for rule in ("read:~/.ssh=deny", "read:~/**/id=deny"):
         assert action([rule], "read", {"path": f"{tmp_path}/.ssh/id"}) == "deny"
     assert action(["read:~/**/id=deny"], "read", {"path": f"{tmp_path}/id"}) == "deny"
 
 
-def test_a_directory_behind_a_link_is_denied_by_either_name(project: Path) -> None:
+def test_a_linked_directory_is_denied_by_either_name(project: Path) -> None:
     os.symlink(project, project.parent / "also")
     for cwd in (str(project), str(project.parent / "also")):
         for rule in ("write:secret/*=deny", f"write:{project.parent}/also/secret/*=deny"):
@@ -138,25 +138,25 @@ def test_a_directory_behind_a_link_is_denied_by_either_name(project: Path) -> No
 
 
 @pytest.mark.parametrize(("pattern", "path"), [("secret/*", "secret/x"), ("./secret/x", "secret/x"), ("*", "src/y")])
-def test_what_is_allowed_is_just_what_the_rule_says(project: Path, pattern: str, path: str) -> None:
+def test_a_rule_allows_exactly_its_pattern(project: Path, pattern: str, path: str) -> None:
     assert action([f"write:{pattern}=allow", "*=deny"], "write", {"path": path}, str(project)) == "allow"
 
 
 @pytest.mark.parametrize(
     ("pattern", "path"), [("secret", "secret/x"), ("link/*", "link/x"), ("src/*", "src/inner/x"), ("**/x", "x")]
 )
-def test_what_only_resembles_what_is_allowed_is_not(project: Path, pattern: str, path: str) -> None:
+def test_paths_that_only_resemble_an_allowed_one_are_not_allowed(project: Path, pattern: str, path: str) -> None:
     assert action([f"write:{pattern}=allow", "*=deny"], "write", {"path": path}, str(project)) == "deny"
 
 
 @pytest.mark.parametrize("path", ["a\0b", "\ud800"])
-def test_a_path_that_no_file_can_have_is_allowed_by_no_pattern_and_denied_by_any(path: str) -> None:
+def test_an_impossible_path_is_allowed_by_no_pattern_and_denied_by_any(path: str) -> None:
     assert action(["write:/etc/*=deny"], "write", {"path": path}) == "deny"
     assert action(["write:*=allow", "*=ask"], "write", {"path": path}) == "ask"
     assert action(["write=allow", "*=deny"], "write", {"path": path}) == "allow"
 
 
-def test_a_pattern_says_nothing_about_what_has_neither_command_nor_path() -> None:
+def test_a_pattern_does_not_apply_to_a_tool_without_command_or_path() -> None:
     assert action(["weather:*=deny"], "weather", {"city": "Berlin"}) == "allow"
     assert action(["weather=deny"], "weather", {"city": "Berlin"}) == "deny"
 
@@ -164,7 +164,7 @@ def test_a_pattern_says_nothing_about_what_has_neither_command_nor_path() -> Non
 @pytest.mark.parametrize(
     ("tool", "args", "summary"),
     [
-        ("bash", {"command": "make\n  test"}, "bash: make test"),
+        ("bash", {"command": "make\n  test"}, "bash: make\\n  test"),
         ("bash", {"command": "ls \x1b[2J"}, "bash: ls \\x1b[2J"),
         ("write", {"path": "a.txt", "content": "é"}, "write: a.txt (2 bytes)"),
         ("write", {"path": "b/../../w/a.txt", "content": ""}, "write: a.txt (0 bytes)"),
@@ -177,11 +177,11 @@ def test_a_pattern_says_nothing_about_what_has_neither_command_nor_path() -> Non
         ("bash", {"command": "x" * 500}, "bash: " + "x" * 194 + "…"),
     ],
 )
-def test_a_call_is_told_in_one_line(tool: str, args: dict[str, Any], summary: str) -> None:
+def test_a_call_is_described_in_one_line(tool: str, args: dict[str, Any], summary: str) -> None:
     assert summarise(tool, args, subject_of(args, "/w")) == summary
 
 
-def test_a_call_is_told_with_where_its_path_leads(project: Path) -> None:
+def test_a_call_is_described_with_its_resolved_path(project: Path) -> None:
     os.symlink("/etc", project / "notes")
     args = {"path": "notes/passwd", "content": ""}
     told = summarise("write", args, subject_of(args, str(project)))

@@ -89,7 +89,7 @@ def test_a_skill_has_a_head_and_a_body(head: str, skill: SkillFile, line_end: st
         ),
     ],
 )
-def test_a_broken_skill_is_told_with_its_line(text: str, told: str) -> None:
+def test_a_broken_skill_is_reported_with_its_line(text: str, told: str) -> None:
     with pytest.raises(ConfigError) as broken:
         parse(text, "S.md")
     assert str(broken.value) == told
@@ -103,7 +103,7 @@ def test_a_broken_skill_is_told_with_its_line(text: str, told: str) -> None:
         (HEAD.encode() + b"x" * 256 * 1024, "SKILL.md: larger than 262144 bytes"),
     ],
 )
-def test_a_file_that_is_no_skill_is_named(content: bytes | None, told: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_skill_is_named(content: bytes | None, told: str, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "SKILL.md").write_bytes(content)
     with pytest.raises(ConfigError) as broken:
@@ -112,7 +112,7 @@ def test_a_file_that_is_no_skill_is_named(content: bytes | None, told: str, tmp_
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/dev/zero", path)])
-def test_what_never_ends_or_begins_is_not_read(make: Callable[[Path], None], tmp_path: Path) -> None:
+def test_endless_and_blocking_files_are_not_read(make: Callable[[Path], None], tmp_path: Path) -> None:
     make(tmp_path / "SKILL.md")
     with pytest.raises(ConfigError, match=r"/SKILL.md: (not a regular file|leads out of its directory)$"):
         load(str(tmp_path))
@@ -134,13 +134,13 @@ def places(tmp_path: Path) -> Places:
     return Places(tmp_path)
 
 
-def test_without_any_there_is_our_own(places: Places) -> None:
+def test_without_any_skill_the_built_in_one_remains(places: Places) -> None:
     for found in (places.discover(), discover(cwd="/", home=None, is_trusted=lambda *_: False)):
         assert [(skill.name, skill.directory) for skill in found.skills] == [(OURS, None)]
         assert (found.untrusted, found.problems) == ((), ())
 
 
-def test_the_first_of_a_name_wins(places: Places) -> None:
+def test_the_first_skill_of_a_name_wins(places: Places) -> None:
     given = put(places.given, "a", description="given")
     put(places.project, "a", description="project")
     project = put(places.project, "b", description="project")
@@ -158,7 +158,7 @@ def test_the_first_of_a_name_wins(places: Places) -> None:
     )
 
 
-def test_a_project_that_is_not_trusted_offers_and_hides_nothing(places: Places) -> None:
+def test_an_untrusted_project_offers_and_hides_nothing(places: Places) -> None:
     theirs = put(places.project, "deploy", description="theirs")
     (places.project / "broken").mkdir()
     (places.project / "broken" / "SKILL.md").write_text("not even read")
@@ -169,7 +169,7 @@ def test_a_project_that_is_not_trusted_offers_and_hides_nothing(places: Places) 
     assert found.problems == ()
 
 
-def test_trust_is_asked_for_each_directory_by_its_content(places: Places) -> None:
+def test_trust_is_decided_for_each_directory_by_its_content(places: Places) -> None:
     one, two = put(places.project, "one"), put(places.project, "two")
     store = TrustStore(str(places.home))
     store.trust(one)
@@ -193,7 +193,7 @@ def test_a_broken_skill_does_not_stop_the_others(places: Places) -> None:
     )
 
 
-def test_a_store_of_trust_that_cannot_be_read_is_a_problem_and_no_trust(places: Places) -> None:
+def test_an_unreadable_trust_store_is_a_problem_and_grants_no_trust(places: Places) -> None:
     put(places.project, "theirs")
     places.home.mkdir()
     (places.home / "trust.json").write_text("?")
@@ -203,7 +203,7 @@ def test_a_store_of_trust_that_cannot_be_read_is_a_problem_and_no_trust(places: 
     assert [problem.partition(" ")[0] for problem in found.problems] == [f"{places.home}/trust.json"]
 
 
-def test_a_place_for_skills_that_leads_in_a_circle_is_a_problem(places: Places) -> None:
+def test_a_skills_directory_in_a_link_loop_is_a_problem(places: Places) -> None:
     places.project.parent.mkdir(parents=True)
     places.project.symlink_to("skills")
     found = places.discover()
@@ -219,7 +219,7 @@ def test_the_hint_how_to_trust_can_be_copied_whatever_the_name() -> None:
     )
 
 
-def test_one_that_the_user_named_must_be_there(places: Places) -> None:
+def test_a_skill_named_by_the_user_must_exist(places: Places) -> None:
     with pytest.raises(ConfigError, match=r"/gone/SKILL.md: No such file or directory$"):
         places.discover(str(places.given / "gone"))
 

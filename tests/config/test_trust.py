@@ -51,7 +51,7 @@ def test_trust_lasts_until_the_code_changes(store: TrustStore, code: Path, home:
     assert again.is_trusted(str(code), DEFAULT_DATA)
 
 
-def test_trust_can_be_taken_back(store: TrustStore, code: Path, tmp_path: Path) -> None:
+def test_trust_can_be_revoked(store: TrustStore, code: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     store.trust(str(other))
@@ -72,7 +72,7 @@ def test_trust_is_bound_to_the_place_too(store: TrustStore, code: Path, tmp_path
     assert not store.is_trusted(str(code))
 
 
-def test_what_can_no_longer_be_checked_is_not_trusted(store: TrustStore, code: Path) -> None:
+def test_an_uncheckable_directory_is_not_trusted(store: TrustStore, code: Path) -> None:
     store.trust(str(code))
     os.mkfifo(code / "pipe")
     assert not store.is_trusted(str(code))
@@ -92,7 +92,7 @@ def test_only_the_user_may_read_the_file(store: TrustStore, code: Path, home: Pa
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602])
-def test_a_file_that_others_can_change_says_nothing(mode: int, store: TrustStore, code: Path, home: Path) -> None:
+def test_a_file_that_others_can_change_is_ignored(mode: int, store: TrustStore, code: Path, home: Path) -> None:
     store.trust(str(code))
     path = home / "trust.json"
     path.chmod(mode)
@@ -100,7 +100,7 @@ def test_a_file_that_others_can_change_says_nothing(mode: int, store: TrustStore
     refused(store, code, told)
 
 
-def test_a_directory_where_others_can_replace_it_is_no_better(store: TrustStore, code: Path, home: Path) -> None:
+def test_a_file_in_a_directory_that_others_can_change_is_ignored(store: TrustStore, code: Path, home: Path) -> None:
     home.mkdir()
     home.chmod(0o777)
     told = f"{home} can be changed by others, so zot does not rely on it; try: chmod go-w {home}"
@@ -110,7 +110,7 @@ def test_a_directory_where_others_can_replace_it_is_no_better(store: TrustStore,
     assert store.is_trusted(str(code))
 
 
-def test_a_file_of_another_user_says_nothing(
+def test_a_file_of_another_user_is_ignored(
     store: TrustStore, code: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.trust(str(code))
@@ -152,7 +152,7 @@ def test_a_file_that_cannot_be_opened_is_named(store: TrustStore, code: Path, ho
     refused(store, code, f"{home}/trust.json: Is a directory")
 
 
-def test_what_cannot_be_written_leaves_what_was(
+def test_a_failed_write_leaves_the_previous_file(
     store: TrustStore, code: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(fd: int) -> None:
@@ -173,7 +173,7 @@ def test_a_home_that_cannot_be_made_is_named(code: Path) -> None:
         TrustStore("/dev/null/zot").trust(str(code))
 
 
-def test_many_at_once_lose_nothing(home: Path, tmp_path: Path) -> None:
+def test_concurrent_writers_lose_nothing(home: Path, tmp_path: Path) -> None:
     directories = [tmp_path / f"code-{number}" for number in range(20)]
     for directory in directories:
         directory.mkdir()

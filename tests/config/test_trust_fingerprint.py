@@ -91,7 +91,7 @@ DATA_CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("change", DATA_CHANGES.values(), ids=DATA_CHANGES.keys())
-def test_a_change_of_data_is_none(change: Callable[[Path], object], code: Path) -> None:
+def test_a_change_of_data_keeps_the_fingerprint(change: Callable[[Path], object], code: Path) -> None:
     before = fingerprint(str(code), DEFAULT_DATA)
     change(code)
     assert fingerprint(str(code), DEFAULT_DATA) == before
@@ -120,7 +120,7 @@ def test_the_last_pattern_that_matches_decides(code: Path) -> None:
     assert fingerprint(str(code), ("*.py", "!run.py", "lib/*.py")) != before
 
 
-def test_the_place_does_not_matter(code: Path) -> None:
+def test_the_location_does_not_matter(code: Path) -> None:
     before = fingerprint(str(code))
     (code.parent / "link").symlink_to("ext")
     assert fingerprint(str(code.parent / "link")) == before
@@ -129,7 +129,7 @@ def test_the_place_does_not_matter(code: Path) -> None:
     assert len(before) == 71
 
 
-def test_names_are_not_taken_for_contents(tmp_path: Path) -> None:
+def test_names_are_not_confused_with_contents(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     (tmp_path / "one" / "a").write_text("bc")
@@ -137,7 +137,7 @@ def test_names_are_not_taken_for_contents(tmp_path: Path) -> None:
     assert fingerprint(str(tmp_path / "one")) != fingerprint(str(tmp_path / "two"))
 
 
-def test_what_cannot_be_checked_is_refused(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_uncheckable_directory_is_refused(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refusal(**limits: int) -> str:
         for name, limit in limits.items():
             monkeypatch.setattr(zot.config.trust, name, limit)
@@ -158,7 +158,7 @@ def test_what_cannot_be_checked_is_refused(code: Path, monkeypatch: pytest.Monke
     assert refusal() == f"{code}: No such file or directory"
 
 
-def test_a_very_deep_directory_is_no_problem(tmp_path: Path) -> None:
+def test_a_very_deep_directory_is_accepted(tmp_path: Path) -> None:
     ways = [tmp_path / "/".join("d" * depth) for depth in range(1, 1101)]
     try:
         for way in ways:

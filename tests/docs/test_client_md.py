@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import zot
-from forked import Nursery
+from forked import ForkServer
 from harness import PATIENCE_S, environment, eventually
 from zot.client.client import Client
 from zot.client.session import ClientSession, ClientTurn
@@ -27,11 +27,11 @@ PROGRAMS = [*zip(blocks(TEXT, "python"), blocks(TEXT, "text"), strict=True)]
 
 
 @pytest.fixture(scope="module")
-def surroundings(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Iterator[dict[str, str]]:
+def surroundings(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[dict[str, str]]:
     """The environment in which a daemon is found."""
     directory = tmp_path_factory.mktemp("client")
     env = environment({"ZOT_HOME": str(directory / "home")})
-    daemon = nursery.fork(["daemon", "--provider", "lab"], directory, env)
+    daemon = fork_server.fork(["daemon", "--provider", "lab"], directory, env)
     try:
         assert eventually(lambda: os.path.exists(directory / "home" / "data" / "daemon.sock"))
         yield env
@@ -41,7 +41,9 @@ def surroundings(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> 
 
 
 @pytest.mark.parametrize(("program", "output"), PROGRAMS, ids=lambda block: block.id() if block.text else "")
-def test_a_program_prints_what_stands_below_it(program: Block, output: Block, surroundings: dict[str, str]) -> None:
+def test_a_program_prints_the_output_shown_below_it(
+    program: Block, output: Block, surroundings: dict[str, str]
+) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program.text], env=surroundings, capture_output=True, timeout=PATIENCE_S,
         check=False,
@@ -49,14 +51,14 @@ def test_a_program_prints_what_stands_below_it(program: Block, output: Block, su
     assert (done.stdout.decode().strip(), done.stderr.decode(), done.returncode) == (output.text.strip(), "", 0)
 
 
-def test_the_commands_work_as_they_are_written(surroundings: dict[str, str], nursery: Nursery, tmp_path: Path) -> None:
+def test_the_commands_work_as_written(surroundings: dict[str, str], fork_server: ForkServer, tmp_path: Path) -> None:
     piped, calls = blocks(TEXT, "sh")[1:]
     assert piped.text.strip() == "echo '!echo Hello' | zot attach --new"
-    said = nursery.fork(["attach", "--new"], tmp_path, surroundings).communicate(b"!echo Hello\n")[0]
+    said = fork_server.fork(["attach", "--new"], tmp_path, surroundings).communicate(b"!echo Hello\n")[0]
     assert said == b"> !echo Hello\nHello\n\n"
     for line in calls.text.strip().split("\n"):
         words = re.findall(r"'([^']*)'|(\S+)", line)
-        process = nursery.fork([quoted or plain for quoted, plain in words][1:], tmp_path, surroundings)
+        process = fork_server.fork([quoted or plain for quoted, plain in words][1:], tmp_path, surroundings)
         out, err = process.communicate()
         assert (err, process.returncode) == (b"", 0)
     assert out.rstrip().endswith(b"}")

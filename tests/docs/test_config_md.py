@@ -20,7 +20,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "config.md").read_tex
 [EXAMPLE] = blocks(TEXT, "toml")
 
 
-def test_the_example_is_taken_as_it_is_written(tmp_path: Path) -> None:
+def test_the_example_is_valid_as_written(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(EXAMPLE.text)
     config = resolve({"config_dir": str(tmp_path)}, {"ANTHROPIC_API_KEY": "k"})
     assert check(config) == "claude-sonnet-4-5"
@@ -43,7 +43,7 @@ def test_every_key_is_described(key: str) -> None:
     assert any(f"`{key}`" in row for row in rows)
 
 
-def test_what_zot_config_shows_is_as_it_is_written(shell: Shell) -> None:
+def test_the_output_of_zot_config_is_as_shown(shell: Shell) -> None:
     """The page leaves rows out, and has less room for names."""
     shell.home.mkdir()
     (shell.home / "config.toml").write_text(EXAMPLE.text)

@@ -22,7 +22,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "credentials.md").rea
 EXAMPLES = list(zip(blocks(TEXT, "sh"), blocks(TEXT, "text"), strict=True))
 
 
-def test_the_page_goes_as_it_is_written_from_top_to_bottom(tmp_path: Path) -> None:
+def test_the_page_works_from_top_to_bottom(tmp_path: Path) -> None:
     home, programs = tmp_path / "home", tmp_path / "bin"
     home.mkdir()
     programs.mkdir()
@@ -38,7 +38,7 @@ def test_the_page_goes_as_it_is_written_from_top_to_bottom(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("vendor", VENDORS.values(), ids=lambda vendor: vendor.name)
-def test_every_provider_is_there_with_its_variables(vendor: Vendor) -> None:
+def test_every_provider_is_listed_with_its_variables(vendor: Vendor) -> None:
     [row] = re.findall(rf"^\| `{vendor.name}` \|(.*)\|$", TEXT, re.MULTILINE)
     assert tuple(re.findall(r"`(\w+)`", row)) == vendor.key_names
 

@@ -73,7 +73,7 @@ PREPARED: list[Prepare] = [nothing, nothing, introduced, logged, prompted, asked
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
-async def test_a_conversation_goes_as_it_is_written(tmp_path: Path, number: int) -> None:
+async def test_a_conversation_runs_as_written(tmp_path: Path, number: int) -> None:
     logger = logging.getLogger("zot")
     before = logger.level
     async with running(tmp_path, policy=("bash=ask",)) as daemon:

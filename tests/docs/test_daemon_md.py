@@ -80,7 +80,7 @@ def test_the_limits_are_those_of_the_source() -> None:
     assert [words for words in said if words not in section] == []
 
 
-def test_the_quick_start_works_as_it_is_written(tmp_path: Path) -> None:
+def test_the_quick_start_works_as_written(tmp_path: Path) -> None:
     program = tmp_path / "zot"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m zot "$@"\n')
     program.chmod(0o755)
@@ -106,7 +106,7 @@ def test_every_feature_is_described(feature: str) -> None:
 
 
 @pytest.mark.parametrize("block", blocks(TEXT, "daemon"), ids=Block.id)
-def test_what_a_conversation_says_can_be_said(block: Block) -> None:
+def test_every_message_of_a_conversation_is_valid(block: Block) -> None:
     asked: dict[str, Method] = {}
     for line in block.text.strip().split("\n"):
         sign, _, text = line.partition(" ")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from forked import Nursery
+from forked import ForkServer
 from harness import environment
 from zot.runtime.modes import MODES
 
@@ -20,24 +20,24 @@ _PAIRS = {")": "(", "]": "[", "}": "{"}
 _INITIALIZE = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}\n'
 
 
-def answer(tmp_path: Path, nursery: Nursery, command: list[str]) -> Any:
+def answer(tmp_path: Path, fork_server: ForkServer, command: list[str]) -> Any:
     """Return what a command answers to initialize, run as an editor would."""
     assert command[0] == "zot"
-    process = nursery.fork(command[1:], tmp_path, environment({"ZOT_HOME": str(tmp_path)}))
+    process = fork_server.fork(command[1:], tmp_path, environment({"ZOT_HOME": str(tmp_path)}))
     output, errors = process.communicate(_INITIALIZE)
     assert process.returncode == 0, errors
     return json.loads(output)
 
 
 @pytest.mark.parametrize("block", blocks(TEXT, "json"), ids=lambda block: block.id())
-def test_settings_in_json_name_a_command_that_answers(block: Any, tmp_path: Path, nursery: Nursery) -> None:
+def test_settings_in_json_name_a_command_that_answers(block: Any, tmp_path: Path, fork_server: ForkServer) -> None:
     server = json.loads(block.text)["agent_servers"]["zot"]
-    assert answer(tmp_path, nursery, [server["command"], *server["args"]])["result"]["protocolVersion"] == 1
+    assert answer(tmp_path, fork_server, [server["command"], *server["args"]])["result"]["protocolVersion"] == 1
 
 
 @pytest.mark.parametrize("block", [*blocks(TEXT, "lua"), *blocks(TEXT, "elisp")], ids=lambda block: block.id())
 def test_settings_in_other_languages_are_balanced_and_name_the_command(
-    block: Any, tmp_path: Path, nursery: Nursery
+    block: Any, tmp_path: Path, fork_server: ForkServer
 ) -> None:
     code = re.sub(r'"[^"\n]*"', '""', block.text)
     assert code.count('"') % 2 == 0
@@ -50,7 +50,7 @@ def test_settings_in_other_languages_are_balanced_and_name_the_command(
     assert open_brackets == []
     assert len(re.findall(r"\b(function|do|then)\b", code)) == len(re.findall(r"\bend\b", code))
     assert re.search(r'"zot"\W+(args\W+|:command-params\W+)?"acp"', block.text)
-    assert answer(tmp_path, nursery, ["zot", "acp"])["result"]["protocolVersion"] == 1
+    assert answer(tmp_path, fork_server, ["zot", "acp"])["result"]["protocolVersion"] == 1
 
 
 def test_the_command_to_try_by_hand_is_that_of_an_editor() -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple, get_args
 import pytest
 
 import zot
-from forked import Nursery
+from forked import ForkServer
 from harness import environment, eventually
 from zot import errors
 from zot.serve.daemon.daemon import MAX_CLIENTS
@@ -32,13 +32,13 @@ def section(title: str) -> str:
     return TEXT.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
-def test_every_code_of_the_daemon_is_there_and_no_other() -> None:
+def test_the_codes_are_those_of_the_daemon() -> None:
     codes = {str(code) for name, code in vars(jsonrpc).items() if name.isupper() and isinstance(code, int)}
     assert {*re.findall(r"^\| `(-\d+)` \|", section("Daemon error codes"), re.MULTILINE)} == codes
     assert f"too many clients: {MAX_CLIENTS}, or fewer" in TEXT
 
 
-def test_every_code_of_the_host_protocol_is_there_and_no_other() -> None:
+def test_the_codes_are_those_of_the_host_protocol() -> None:
     assert re.findall(r"^\| `([A-Z_]+)` \|", section("Host error codes"), re.MULTILINE) == [*get_args(ErrorCode)]
 
 
@@ -60,14 +60,14 @@ def statuses_in_source() -> set[int]:
     return found
 
 
-def test_every_http_status_is_there_and_no_other() -> None:
+def test_the_http_statuses_are_those_of_the_source() -> None:
     described = {int(code) for code in re.findall(r"^\| (\d{3}) \|", section("HTTP statuses"), re.MULTILINE)}
     from_starlette = {405}  # A route that does not take the method.
     assert described == statuses_in_source() | from_starlette
     assert {200, 401, 413, 421, 431, 503} <= statuses_in_source()
 
 
-def test_every_close_code_of_a_websocket_is_there_and_no_other() -> None:
+def test_the_close_codes_are_those_of_websockets() -> None:
     source = (ROOT / "src" / "zot" / "serve" / "web" / "websocket.py").read_text()
     codes = {*re.findall(r"\b(10\d\d)\b", source)}
     assert {*re.findall(r"^\| (10\d\d) \|", TEXT, re.MULTILINE)} == codes
@@ -173,10 +173,10 @@ def test_every_exit_code_has_a_case() -> None:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Iterator[Path]:
+def running(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Path]:
     """The directory of a daemon that runs."""
     home = tmp_path_factory.mktemp("running")
-    daemon = nursery.fork(
+    daemon = fork_server.fork(
         ["daemon", "--provider", "lab", "--config-dir", str(home)], home, environment({"HOME": str(home)})
     )
     try:
@@ -191,14 +191,14 @@ def running(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Itera
     ("row", "case"), [*CASES.items()], ids=lambda value: " ".join(value) if len(value) == 2 else ""
 )
 def test_an_exit_code_is_as_described(
-    row: tuple[str, str], case: Case, tmp_path: Path, running: Path, nursery: Nursery
+    row: tuple[str, str], case: Case, tmp_path: Path, running: Path, fork_server: ForkServer
 ) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "config.toml").write_text("[agents.default]\nmodle = 1\n")
     places = {"$HOME": str(tmp_path), "$RUNNING": str(running)}
     words = [re.sub(r"\$[A-Z]+", lambda name: places[name[0]], word) for word in case.argv.split()]
-    process = nursery.fork(words, tmp_path, environment({"HOME": str(tmp_path)}))
+    process = fork_server.fork(words, tmp_path, environment({"HOME": str(tmp_path)}))
     begun = b""
     if case.signal:
         process.stdin.write(case.given)

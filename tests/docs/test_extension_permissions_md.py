@@ -16,7 +16,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "extension-permission
 [EXAMPLE] = blocks(TEXT, "json")
 
 
-def test_the_example_says_what_it_seems_to() -> None:
+def test_the_example_grants_what_the_page_says() -> None:
     assert parse(EXAMPLE.text.encode(), "extension.json").permissions == Permissions(
         fs_read=("~/.config/weather", "$CWD"), net=True, env=("WEATHER_KEY",), tools=("weather",)
     )

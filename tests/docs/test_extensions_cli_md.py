@@ -18,7 +18,7 @@ from .markdown import blocks
 TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "extensions-cli.md").read_text()
 
 
-def test_the_page_is_one_story_and_goes_as_it_is_written(tmp_path: Path) -> None:
+def test_the_page_is_one_story_that_works_as_written(tmp_path: Path) -> None:
     env = environment({"HOME": str(tmp_path)})
     for block in blocks(TEXT, "console"):
         for line, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block.text, re.MULTILINE):

@@ -41,7 +41,7 @@ CONVERSATIONS = blocks(TEXT, "extension")
 
 
 @pytest.mark.parametrize("block", CONVERSATIONS, ids=Block.id)
-def test_zot_says_what_it_says_in_a_conversation_and_has_nothing_to_complain_about(block: Block) -> None:
+def test_zot_sends_the_frames_of_a_conversation_and_reports_no_fault(block: Block) -> None:
     said = [line.split(" ", 1) for line in block.text.strip().split("\n")]
     peer = ExtensionPeer(json.loads(said[0][1])["name"], ack_of(block), now=0.0)
     happenings: list[PeerEvent] = []
@@ -99,7 +99,7 @@ def asked(question: object) -> bytes:
     return question.data
 
 
-def test_the_quick_start_is_a_program_that_says_what_stands_there(tmp_path: Path) -> None:
+def test_the_quick_start_is_a_program_that_prints_the_output_shown(tmp_path: Path) -> None:
     program, manifest, conversation = blocks(TEXT, "python")[0], blocks(TEXT, "json")[0], CONVERSATIONS[0]
     (tmp_path / "extension.json").write_text(manifest.text)
     (tmp_path / "hello.py").write_text(program.text)
@@ -154,12 +154,12 @@ def test_every_event_is_described_with_its_fields() -> None:
     assert fields == {*wire.Event.__struct_fields__} - {"event"}
 
 
-def test_every_word_of_the_protocol_is_there() -> None:
+def test_every_constant_of_the_protocol_is_described() -> None:
     words = {*get_args(wire.Action), *get_args(wire.Key), *wire.LEVELS, *wire.ContentBlock.__struct_fields__}
     assert [word for word in sorted(words) if f"`{word}`" not in TEXT] == []
 
 
-def test_deadlines_and_limits_are_as_they_stand_there() -> None:
+def test_deadlines_and_limits_are_as_documented() -> None:
     assert ExtensionDeadlines() == ExtensionDeadlines(30, 3, 0.25, 60, 5, 30, 2, 1)
     section = TEXT.partition("\n## Life cycle\n")[2].partition("\n## ")[0]
     assert re.findall(r"^\| (\d+) s \|", section, re.MULTILINE) == ["30", "3", "60", "30", "5", "2"]
@@ -205,7 +205,7 @@ def test_every_export_and_member_of_the_typescript_sdk_is_described() -> None:
 
 
 @needs("node")
-def test_the_typescript_program_prints_what_stands_below_it(tmp_path: Path) -> None:
+def test_the_typescript_program_prints_the_output_shown_below_it(tmp_path: Path) -> None:
     [program], [output] = blocks(TYPESCRIPT, "js"), blocks(TYPESCRIPT, "text")
     (tmp_path / "node_modules").mkdir()
     (tmp_path / "node_modules" / "zot-ext").symlink_to(ROOT / "sdk" / "typescript")

@@ -19,7 +19,7 @@ from .markdown import blocks
 TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "host.md").read_text()
 
 
-def test_the_first_example_prints_what_stands_below_it(tmp_path: Path) -> None:
+def test_the_first_example_prints_the_output_shown_below_it(tmp_path: Path) -> None:
     program, output = blocks(TEXT, "sh")[0], blocks(TEXT, "json")[0]
     zot = tmp_path / "zot"
     zot.write_text(f'#!/bin/sh\nexec {sys.executable} -m zot "$@"\n')

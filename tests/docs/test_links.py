@@ -19,7 +19,7 @@ def links(page: Path) -> list[tuple[Path, str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_every_link_has_a_target(page: Path) -> None:
     for target, anchor in links(page):
         assert target.exists(), target
         assert not anchor or anchor in anchors(target.read_text()), f"{target}#{anchor}"

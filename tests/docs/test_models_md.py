@@ -23,7 +23,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "models.md").read_tex
 
 
 @pytest.mark.parametrize("block", blocks(TEXT, "console"), ids=Block.id)
-def test_a_command_prints_what_stands_below_it(block: Block, tmp_path: Path) -> None:
+def test_a_command_prints_the_output_shown_below_it(block: Block, tmp_path: Path) -> None:
     if block.heading == FILE.heading:
         (tmp_path / "models.json").write_text(FILE.text)
     first, _, output = block.text.partition("\n")
@@ -39,7 +39,7 @@ def test_a_command_prints_what_stands_below_it(block: Block, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("block", blocks(TEXT, "rpc"), ids=Block.id)
-def test_a_conversation_goes_as_it_is_written(block: Block, tmp_path: Path, zot: Callable[..., Zot]) -> None:
+def test_a_conversation_runs_as_written(block: Block, tmp_path: Path, zot: Callable[..., Zot]) -> None:
     (tmp_path / "models.json").write_text(FILE.text)
     hold(block.text, zot)
 

@@ -30,7 +30,7 @@ def test_every_field_is_described() -> None:
     assert {name for name in names if f"`{name}`" not in TEXT} == set()
 
 
-def test_the_line_of_the_audit_log_is_as_it_was_written(tmp_path: Path) -> None:
+def test_the_line_of_the_audit_log_is_as_shown(tmp_path: Path) -> None:
     (line,) = blocks(TEXT, "json")
     (tmp_path / "audit.log").write_text(line.text)
     found = verify([str(tmp_path / "audit.log")])

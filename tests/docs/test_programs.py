@@ -29,7 +29,7 @@ def examples() -> Iterator[tuple[str, Block, Block]]:
     ("program", "output"),
     [pytest.param(program, output, id=f"{page}: {program.id()}") for page, program, output in examples()],
 )
-def test_a_program_prints_what_stands_below_it(program: Block, output: Block, tmp_path: Path) -> None:
+def test_a_program_prints_the_output_shown_below_it(program: Block, output: Block, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program.text],
         cwd=tmp_path,

@@ -28,12 +28,12 @@ CONVERSATIONS = [*blocks(TEXT, "rpc"), *blocks(PAGE.with_name("tools.md").read_t
 
 
 @pytest.mark.parametrize("block", CONVERSATIONS, ids=Block.id)
-def test_a_conversation_goes_as_it_is_written(block: Block, zot: Callable[..., Zot]) -> None:
+def test_a_conversation_runs_as_written(block: Block, zot: Callable[..., Zot]) -> None:
     hold(block.text, zot)
 
 
 @pytest.mark.parametrize("block", blocks(TEXT, "sh"), ids=Block.id)
-def test_a_command_line_works_as_it_is_written(block: Block, tmp_path: Path) -> None:
+def test_a_command_line_works_as_written(block: Block, tmp_path: Path) -> None:
     program = tmp_path / "zot"
     program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m zot "$@"\n')
     program.chmod(0o755)

@@ -13,7 +13,7 @@ from zot import events
 SCRIPT = Path(__file__).parents[2] / "scripts" / "schema.py"
 
 
-def test_the_schema_is_the_one_that_the_types_make(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_schema_matches_the_types(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = spec_from_file_location("schema_script", SCRIPT)
     assert spec is not None
     assert spec.loader is not None

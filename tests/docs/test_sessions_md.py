@@ -20,7 +20,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "reference"
 TEXT = (DOCS / "sessions.md").read_text()
 
 
-def test_the_page_is_one_story_and_goes_as_it_is_written(tmp_path: Path) -> None:
+def test_the_page_is_one_story_that_works_as_written(tmp_path: Path) -> None:
     program = tmp_path / "bin" / "zot"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m zot "$@"\n')

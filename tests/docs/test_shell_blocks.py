@@ -23,7 +23,7 @@ from .markdown import blocks
 DOCS = Path(__file__).parents[2] / "docs" / "reference"
 #: The languages of the blocks of each page, each of which a test runs or parses: here, or in the page's own file.
 LANGUAGES = {
-    "rpc": {"sh", "rpc", "grammar"},
+    "rpc": {"sh", "rpc", "grammar", "json"},
     "policy": {"policy"},
     "daemon": {"sh", "daemon"},
     "web": {"sh", "toml", "python", "js", "json"},

@@ -28,7 +28,7 @@ BLOCKS = [(page, block) for page in PAGES for block in all_blocks(page.read_text
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_page_works_as_it_is_written(page: Path) -> None:
+def test_a_page_works_as_written(page: Path) -> None:
     # Not tmp_path: the path of a daemon's socket must be short.
     with tempfile.TemporaryDirectory() as directory, Reader(Path(directory)) as reader:
         follow(page, reader)

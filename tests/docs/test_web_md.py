@@ -27,7 +27,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "web.md").read_text()
 CLIENT, EMBEDDED = blocks(TEXT, "python")
 
 
-async def test_the_client_hears_the_answer(tmp_path: Path) -> None:
+async def test_the_client_prints_the_answer(tmp_path: Path) -> None:
     async with faced(tmp_path / "home") as face:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", CLIENT.text, face.url, env={**os.environ, "ZOT_TOKEN": face.token},
@@ -48,7 +48,7 @@ async def test_the_request_is_answered(tmp_path: Path) -> None:
     assert (told.status, json.loads(told.body)["text"]) == (200, "Hello")
 
 
-async def test_the_server_of_ones_own_serves_both(tmp_path: Path, monkeypatch: Any) -> None:
+async def test_a_server_of_one_s_own_serves_both(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec(EMBEDDED.text, names)
@@ -68,12 +68,12 @@ async def test_the_server_of_ones_own_serves_both(tmp_path: Path, monkeypatch: A
     assert (tmp_path / "agents" / "data" / "token").stat().st_mode & 0o777 == 0o600
 
 
-def test_the_frame_of_an_extension_is_one() -> None:
+def test_the_frame_of_an_extension_is_valid() -> None:
     [example] = blocks(TEXT, "json")
     assert decode_from_extension(example.text.strip().encode()) == Hello("afar", "1.0.0", ("tools",))
 
 
-def test_the_configuration_is_taken() -> None:
+def test_the_configuration_is_valid() -> None:
     [example] = blocks(TEXT, "toml")
     found = msgspec.convert(tomllib.loads(example.text)["daemon"], DaemonSettings)
     assert (found.hosts, found.tls_key) == (("agents.example",), "/etc/zot/key.pem")

@@ -17,7 +17,7 @@ from typing import NamedTuple, Self, TypeAlias
 
 import pytest
 
-from forked import Forked, Nursery
+from forked import Forked, ForkServer
 from harness import PATIENCE_S, environment, eventually
 from optional import available
 
@@ -43,17 +43,17 @@ class Ended(NamedTuple):
 class Place:
     """A short directory with the home of a daemon, which can be killed and started again."""
 
-    def __init__(self, directory: Path, nursery: Nursery) -> None:
+    def __init__(self, directory: Path, fork_server: ForkServer) -> None:
         self.directory = directory
         self.env = environment({"ZOT_HOME": str(directory / "home"), "HOME": str(directory)})
         self.socket = directory / "home" / "data" / "daemon.sock"
-        self._nursery = nursery
+        self._fork_server = fork_server
         self.start()
 
     def start(self) -> None:
         """Start a daemon; return when it listens."""
         flags = ["--provider", "lab", "--policy", "bash:touch *=ask", "--policy", "*=allow"]
-        self.daemon: Forked = self._nursery.fork(["daemon", *flags], self.directory, self.env)
+        self.daemon: Forked = self._fork_server.fork(["daemon", *flags], self.directory, self.env)
         assert eventually(self._is_listening)
 
     def _is_listening(self) -> bool:
@@ -69,7 +69,7 @@ class Place:
 
     def call(self, method: str, **params: object) -> dict[str, object]:
         """Call a method of the daemon and return its result."""
-        process = self._nursery.fork(["call", method, json.dumps(params)], self.directory, self.env)
+        process = self._fork_server.fork(["call", method, json.dumps(params)], self.directory, self.env)
         out, errors = process.communicate()
         assert process.returncode == 0, errors
         result: dict[str, object] = json.loads(out)
@@ -77,9 +77,9 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(nursery: Nursery) -> Iterator[Place]:
+def place(fork_server: ForkServer) -> Iterator[Place]:
     with tempfile.TemporaryDirectory() as directory:
-        place = Place(Path(directory), nursery)
+        place = Place(Path(directory), fork_server)
         try:
             yield place
         finally:
@@ -237,7 +237,7 @@ def test_a_client_whose_connection_is_cut_misses_nothing_and_repeats_nothing(
     assert prompts(place, session) == ["!slow 20 0.01"]
 
 
-def test_a_client_says_that_its_prompt_never_arrived(client: Command, place: Place, session: str) -> None:
+def test_a_client_reports_that_its_prompt_never_arrived(client: Command, place: Place, session: str) -> None:
     with Proxy(place, to_daemon=before(b'"session/prompt"')) as proxy:
         code, out, errors = run(client, place, session, "!echo hi", path=proxy.path)
     assert (code, out) == (1, "")
@@ -245,7 +245,7 @@ def test_a_client_says_that_its_prompt_never_arrived(client: Command, place: Pla
     assert prompts(place, session) == []
 
 
-def test_a_client_survives_a_daemon_that_is_killed_and_hears_how_its_turn_ended(
+def test_a_client_survives_a_killed_daemon_and_learns_how_its_turn_ended(
     client: Command, place: Place, session: str
 ) -> None:
     with started(client, place, place.socket, session, "!slow 2000 0.01") as process:
@@ -270,7 +270,7 @@ def test_a_client_sends_a_prompt_that_a_stopping_daemon_returns_to_the_next_one(
     assert prompts(place, session) == ["!slow 2000 0.01", "!echo second"]
 
 
-def test_a_client_tells_its_own_turn_from_those_of_others(client: Command, place: Place, session: str) -> None:
+def test_a_client_distinguishes_its_own_turn_from_those_of_others(client: Command, place: Place, session: str) -> None:
     def queued(number: int) -> bool:
         return place.call("session/state", sessionId=session)["queued"] == number
 
@@ -314,12 +314,12 @@ def test_a_client_cancels_its_turn_on_ctrl_c(client: Command, place: Place, sess
     ],
     ids=["failed", "refused"],
 )
-def test_a_client_says_what_went_wrong(client: Command, place: Place, session: str, prompt: str, message: str) -> None:
+def test_a_client_prints_the_error(client: Command, place: Place, session: str, prompt: str, message: str) -> None:
     code, _, errors = run(client, place, session, prompt)
     assert (code, errors.removeprefix("client.mjs: ").removeprefix("client.sh: ")) == (1, message)
 
 
-def test_a_client_says_that_there_is_no_daemon(client: Command, place: Place, session: str) -> None:
+def test_a_client_reports_a_missing_daemon(client: Command, place: Place, session: str) -> None:
     code, out, errors = run(client, place, session, "hi", path=place.directory / "none.sock")
     assert (code, out, errors.count("\n")) == (3, "", 1)
     assert "none.sock" in errors

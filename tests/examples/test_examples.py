@@ -120,7 +120,7 @@ def test_a_client_prints_text_as_it_comes_and_the_tools_that_are_used(client: Co
     ],
     ids=["failed", "cut off", "refused", "not started"],
 )
-def test_a_client_says_what_went_wrong_and_fails(
+def test_a_client_prints_the_error_and_fails(
     client: Command, prompt: str, flags: Sequence[str], message: str, run: Run
 ) -> None:
     code, _, errors = run(*client, prompt, *flags)
@@ -130,7 +130,7 @@ def test_a_client_says_what_went_wrong_and_fails(
 
 
 @every_client
-def test_a_client_says_that_there_is_no_zot(client: Command, run: Run) -> None:
+def test_a_client_reports_a_missing_zot(client: Command, run: Run) -> None:
     code, _, errors = run(*client, "hello", *LAB, ZOT="/no/such/program")
     assert code == 1
     assert "/no/such/program" in errors
@@ -157,7 +157,7 @@ def test_a_client_aborts_the_prompt_on_ctrl_c(client: Command, tmp_path: Path) -
 
 
 @every_client
-def test_a_client_aborts_a_tool_on_ctrl_c_and_nothing_of_it_is_left(client: Command, tmp_path: Path) -> None:
+def test_a_client_aborts_a_tool_on_ctrl_c_and_no_process_remains(client: Command, tmp_path: Path) -> None:
     started = Started([*client, "!bash echo $$ >tool; exec sleep 600", *LAB], tmp_path)
     started.until(b"Running it.")
     tool = started.directory / "tool"
@@ -247,7 +247,7 @@ def test_streaming_shows_text_tools_and_tokens(run: Run) -> None:
     ]
 
 
-def test_streaming_says_what_went_wrong(run: Run) -> None:
+def test_streaming_prints_the_error(run: Run) -> None:
     code, out, errors = run(sys.executable, EXAMPLES / "sdk" / "streaming.py", "!status 401")
     assert (code, errors) == (0, "")
     assert "error: lab: http 401: status 401, as scripted" in out

@@ -62,7 +62,7 @@ def test_every_example_is_tried() -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_manifest_says_what_is_there(name: str) -> None:
+def test_a_manifest_matches_its_files(name: str) -> None:
     manifest = json.loads((EXAMPLES / name / "extension.json").read_text())
     assert manifest["name"] == name
     assert {"version", "exec", "language", "description", "enabled"} <= manifest.keys()
@@ -71,7 +71,7 @@ def test_a_manifest_says_what_is_there(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RUNNABLE)
-def test_an_example_gets_ready_does_nothing_wrong_and_leaves_when_it_is_told_to(name: str, start: Start) -> None:
+def test_an_example_starts_without_a_fault_and_ends_on_shutdown(name: str, start: Start) -> None:
     extension = start(name)
     assert of(Settled, extension) == [Settled(said=True)]
     assert extension.shut_down() == PeerEnded("exited with 0", wanted=True)
@@ -79,7 +79,7 @@ def test_an_example_gets_ready_does_nothing_wrong_and_leaves_when_it_is_told_to(
     assert extension.log == ""
 
 
-def test_hello_lets_the_model_greet(start: Start) -> None:
+def test_hello_gives_the_model_a_greeting_tool(start: Start) -> None:
     assert start("hello").command("hello", "Ada") == wire.CommandResponse(
         "1", "prompt", prompt="Greet Ada very briefly. Add one emoji."
     )
@@ -119,7 +119,7 @@ def test_guard_refuses_what_is_dangerous(command: str, guard: Running) -> None:
 @pytest.mark.parametrize(
     "command", ["ls", "rm notes.txt", "rm -r build", "echo format", "git push", "curl http://x -o f", "grep -rf x y"]
 )
-def test_guard_lets_the_rest_run(command: str, guard: Running) -> None:
+def test_guard_allows_other_commands(command: str, guard: Running) -> None:
     assert not guard.ask("tool_call", tool_name="bash", tool_args={"command": command}).block
     assert not guard.ask("tool_call", tool_name="write", tool_args={"content": "rm -rf /"}).block
 
@@ -132,7 +132,7 @@ def guard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield extension
 
 
-def test_guard_lets_nothing_run_when_it_is_killed(start: Start) -> None:
+def test_guard_blocks_everything_when_it_is_killed(start: Start) -> None:
     guard = start("guard")
     assert guard.peer.closed == {"tool_call"}
     guard.process.kill()
@@ -165,7 +165,7 @@ def shown(peer_event: PeerEvent) -> tuple[str, ...] | None:
 
 
 @needs("node")
-def test_clock_tells_the_time(start: Start) -> None:
+def test_clock_shows_the_time(start: Start) -> None:
     clock = start("clock")
     assert clock.command("clock", "UTC").display.endswith(" UTC")
     assert clock.command("clock", "Nowhere").error == "no time zone is called Nowhere; try Europe/Berlin"
@@ -173,7 +173,7 @@ def test_clock_tells_the_time(start: Start) -> None:
 
 
 @needs("node")
-def test_scratchpad_keeps_notes_for_both(start: Start) -> None:
+def test_scratchpad_keeps_notes_for_the_person_and_the_model(start: Start) -> None:
     scratchpad = start("scratchpad")
     assert scratchpad.command("notes").display == "There are no notes."
     assert scratchpad.command("note", "buy milk").display == "noted"
@@ -187,13 +187,13 @@ def test_scratchpad_keeps_notes_for_both(start: Start) -> None:
     assert again.call("scratchpad", action="read").content == (TextBlock("(empty)"),)
 
 
-def test_scratchpad_has_the_sdk_as_it_is() -> None:
+def test_scratchpad_s_copy_of_the_sdk_is_current() -> None:
     copy = EXAMPLES / "scratchpad" / "zot-ext.js"
     assert copy.read_text() == (EXAMPLES.parents[1] / "sdk" / "typescript" / "zot-ext.js").read_text()
 
 
 @needs("jq")
-def test_disk_tells_how_much_room_there_is(start: Start) -> None:
+def test_disk_reports_free_space(start: Start) -> None:
     disk = start("disk")
     [block] = disk.call("disk_free", path="/").content
     assert isinstance(block, TextBlock)

@@ -46,16 +46,14 @@ def run(bridge: Command, directory: Path, message: str, *flags: str) -> tuple[in
 
 
 @every_bridge
-def test_a_bridge_says_what_went_wrong_to_the_log_and_something_kind_to_the_chat(
-    bridge: Command, tmp_path: Path
-) -> None:
+def test_a_bridge_logs_the_error_and_sends_a_kind_text_to_the_chat(bridge: Command, tmp_path: Path) -> None:
     code, out, errors = run(bridge, tmp_path, "!status 401")
     assert (code, out, errors.splitlines()) == (1, SORRY, ["PROVIDER_AUTH: lab: http 401: status 401, as scripted"])
     assert run(bridge, tmp_path, " ") == (1, SORRY, "INVALID_REQUEST: prompt is blank\n")
 
 
 @pytest.mark.parametrize("bridge", [bridge for name, bridge in BRIDGES.items() if name != "shell"])
-def test_a_bridge_without_zot_says_so(bridge: Command, tmp_path: Path) -> None:
+def test_a_bridge_reports_a_missing_zot(bridge: Command, tmp_path: Path) -> None:
     done = subprocess.run(
         [*bridge, "me", "hello"], env=environment({"ZOT": str(tmp_path / "nothing")}), capture_output=True,
         timeout=PATIENCE_S, check=False,
@@ -66,7 +64,7 @@ def test_a_bridge_without_zot_says_so(bridge: Command, tmp_path: Path) -> None:
 
 
 @every_bridge
-def test_a_bridge_prints_the_answer_and_tries_again_where_that_helps_and_nothing_is_said_twice(
+def test_a_bridge_prints_the_answer_and_retries_where_it_helps_without_repeating_a_prompt(
     bridge: Command, hosts: Hosts
 ) -> None:
     question, answer = 'Hi "there" $HOME \u2028 你好', "It's \u2028 你好."

@@ -174,7 +174,7 @@ def test_the_units_of_a_user_start_a_daemon_on_their_socket(place: Path) -> None
         assert path.exists(), "the socket is systemd's"
 
 
-def test_a_unit_is_not_restarted_where_that_would_not_help() -> None:
+def test_a_unit_is_not_restarted_where_a_restart_would_not_help() -> None:
     for name in ("user/zot.service", "system/zot.service"):
         section = unit(name)["Service"]
         assert (section["Type"], section["RestartPreventExitStatus"]) == ("notify", "2 3")
@@ -194,7 +194,7 @@ def values(instruction: str) -> list[str]:
     return [argument for name, argument in INSTRUCTIONS if name == instruction]
 
 
-def test_the_dockerfile_has_nothing_but_what_docker_knows() -> None:
+def test_the_dockerfile_uses_only_known_instructions() -> None:
     names = [name for name, _ in INSTRUCTIONS]
     assert names[0] == "FROM"
     assert set(names) <= {

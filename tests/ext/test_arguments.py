@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 import pytest
 
-from zot.ext.arguments import Arguments
+from zot.ext.declarations import Arguments
 
 
 class Unit(enum.Enum):
@@ -239,7 +239,7 @@ class Extraordinary:
 
 
 @pytest.mark.parametrize("function", [variadic, keywords, positional, recursive, strange])
-def test_what_a_model_cannot_be_told_is_refused(function: Any) -> None:
+def test_a_type_without_a_schema_is_refused(function: Any) -> None:
     with pytest.raises(TypeError):
         Arguments(function)
 

@@ -28,7 +28,7 @@ def text(words: str, *, is_error: bool = False) -> Result:
 # How it begins.
 
 
-def test_it_says_what_was_declared_in_one_go(extension: Extension) -> None:
+def test_all_declarations_are_sent_in_one_write(extension: Extension) -> None:
     extension.notify("early")
 
     @extension.command("hi", "say hi")
@@ -57,12 +57,12 @@ def test_it_says_what_was_declared_in_one_go(extension: Extension) -> None:
         ]
 
 
-def test_with_nothing_to_hear_it_does_not_subscribe(extension: Extension) -> None:
+def test_without_handlers_it_does_not_subscribe(extension: Extension) -> None:
     with Client(extension) as client:
         assert client.frames == [wire.Hello("x", "1.0"), wire.Ready()]
 
 
-def test_it_can_decide_what_to_declare_when_it_knows_where_it_is(extension: Extension) -> None:
+def test_it_can_decide_what_to_declare_once_it_knows_the_session(extension: Extension) -> None:
     @extension.setup
     async def where() -> None:
         await asyncio.sleep(0)
@@ -81,7 +81,7 @@ def test_it_can_decide_what_to_declare_when_it_knows_where_it_is(extension: Exte
         extension.on("turn_start")(lambda event: None)
 
 
-def test_tools_may_come_later(extension: Extension) -> None:
+def test_tools_may_be_registered_later(extension: Extension) -> None:
     @extension.command
     def more() -> None:
         extension.tool("late", "Late.", schema={})(lambda args: "at last")
@@ -99,7 +99,7 @@ def test_a_guard_can_say_that_it_fails_closed() -> None:
         assert wire.Subscribe((), ("turn_start",), "block") in client.frames
 
 
-def test_it_knows_where_it_keeps_its_files_once_it_runs(extension: Extension, tmp_path: Path) -> None:
+def test_the_data_directory_is_known_once_it_runs(extension: Extension, tmp_path: Path) -> None:
     @extension.command
     def where() -> str:
         return str(extension.data_dir)
@@ -131,7 +131,9 @@ def test_it_knows_where_it_keeps_its_files_once_it_runs(extension: Extension, tm
         (lambda x: zot.ext.prompt(" "), "must not be empty"),
     ],
 )
-def test_what_zot_would_refuse_is_refused_where_it_is_declared(extension: Extension, declare: Any, reason: str) -> None:
+def test_a_declaration_that_zot_would_refuse_is_refused_at_once(
+    extension: Extension, declare: Any, reason: str
+) -> None:
     with pytest.raises(ValueError, match=reason):
         declare(extension)
 
@@ -152,13 +154,13 @@ def test_what_zot_would_refuse_is_refused_where_it_is_declared(extension: Extens
     ],
     ids=str,
 )
-def test_a_command_says_what_zot_is_to_do(extension: Extension, returned: Any, response: CommandResponse) -> None:
+def test_a_command_returns_its_action(extension: Extension, returned: Any, response: CommandResponse) -> None:
     extension.command("go")(lambda: returned)
     with Client(extension) as client:
         assert client.command("go") == response
 
 
-def test_a_command_is_given_what_was_typed_and_takes_its_name_from_the_function(extension: Extension) -> None:
+def test_a_command_gets_its_arguments_and_is_named_after_its_function(extension: Extension) -> None:
     @extension.command
     def echo(args: str) -> str:
         """Say it back.
@@ -174,7 +176,7 @@ def test_a_command_is_given_what_was_typed_and_takes_its_name_from_the_function(
             client.command("ecko")
 
 
-def test_a_command_that_raises_has_answered(extension: Extension, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_exception_in_a_command_is_its_answer(extension: Extension, capsys: pytest.CaptureFixture[str]) -> None:
     @extension.command
     def fail() -> None:
         raise LookupError("no city")
@@ -231,7 +233,7 @@ def test_a_default_that_can_change_is_new_for_each_call(extension: Extension) ->
         assert [client.call("collect").text for _ in range(3)] == ["1", "1", "1"]
 
 
-def test_a_tool_with_its_own_schema_is_given_the_arguments_as_they_are(extension: Extension) -> None:
+def test_a_tool_with_its_own_schema_gets_the_arguments_unchanged(extension: Extension) -> None:
     schema = {"type": "object", "properties": {"x": {}}}
 
     @extension.tool("raw", schema=schema)
@@ -244,7 +246,7 @@ def test_a_tool_with_its_own_schema_is_given_the_arguments_as_they_are(extension
         assert client.call("raw", x="1") == text('{"x":"1"}')
 
 
-def test_a_tool_that_raises_has_answered(extension: Extension, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_exception_in_a_tool_is_its_answer(extension: Extension, capsys: pytest.CaptureFixture[str]) -> None:
     @extension.tool
     def refuse() -> None:
         raise zot.ext.ToolError("no such city")
@@ -326,13 +328,13 @@ def test_handlers_may_be_coroutines_and_share_a_loop(extension: Extension) -> No
                                                     " TypeError: an interceptor returns a decision or None, not True")),
     ],
 )  # fmt: skip
-def test_an_interceptor_decides(extension: Extension, event: Any, decision: Any, response: Any) -> None:
+def test_an_interceptor_returns_its_decision(extension: Extension, event: Any, decision: Any, response: Any) -> None:
     extension.intercept(event)(lambda question: decision)
     with Client(extension) as client:
         assert client.intercept(event) == response
 
 
-def test_an_interceptor_that_raises_lets_nothing_through(extension: Extension) -> None:
+def test_an_interceptor_that_raises_blocks(extension: Extension) -> None:
     @extension.intercept("tool_call")
     def guard(call: zot.ext.Intercept) -> zot.ext.Decision:
         if call.tool_args is None:
@@ -347,7 +349,7 @@ def test_an_interceptor_that_raises_lets_nothing_through(extension: Extension) -
             client.intercept("turn_start")
 
 
-def test_events_are_heard_by_all_who_want_them(extension: Extension, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_handler_gets_its_events(extension: Extension, capsys: pytest.CaptureFixture[str]) -> None:
     heard: list[tuple[str, int]] = []
 
     @extension.on("turn_start", "turn_end")
@@ -367,7 +369,7 @@ def test_events_are_heard_by_all_who_want_them(extension: Extension, capsys: pyt
     assert "LookupError: not our problem" in capsys.readouterr().err
 
 
-def test_notes_are_sent_when_they_are_made(extension: Extension) -> None:
+def test_notices_are_sent_at_once(extension: Extension) -> None:
     @extension.command
     def work() -> None:
         extension.notify("half way")
@@ -379,7 +381,7 @@ def test_notes_are_sent_when_they_are_made(extension: Extension) -> None:
         assert client.frames[-1] == CommandResponse("1")
 
 
-def test_it_hears_of_its_end(extension: Extension) -> None:
+def test_it_is_notified_of_shutdown(extension: Extension) -> None:
     ends: list[str] = []
     extension.at_end(lambda: ends.append("first"))
     extension.at_end(_never)

@@ -52,7 +52,7 @@ def test_it_serves_until_it_is_shut_down(start: Start) -> None:
     assert x.log == ""
 
 
-def test_what_is_printed_goes_to_the_log(start: Start) -> None:
+def test_prints_go_to_the_log(start: Start) -> None:
     x = start(
         "import os, subprocess\n"
         "@x.command\ndef hi():\n"
@@ -64,7 +64,7 @@ def test_what_is_printed_goes_to_the_log(start: Start) -> None:
     assert x.log == "printed\nwritten\nechoed\n"
 
 
-def test_a_slow_tool_delays_nobody_else(start: Start) -> None:
+def test_a_slow_tool_delays_no_other_call(start: Start) -> None:
     x = start(
         "import threading\ngo = threading.Event()\n"
         "@x.tool\ndef slow() -> str:\n    go.wait(30)\n    return 'slow'\n"
@@ -83,7 +83,7 @@ def test_a_slow_tool_delays_nobody_else(start: Start) -> None:
     )
 
 
-def test_what_watches_is_called_in_order_and_nothing_is_lost_before_the_end(start: Start) -> None:
+def test_observers_are_called_in_order_and_get_every_event_before_the_end(start: Start) -> None:
     x = start(
         "heard = []\n"
         "@x.on('turn_start')\ndef turn(event): heard.append(event.step)\n"
@@ -107,7 +107,7 @@ def test_it_ends_when_zot_does(start: Start) -> None:
     eventually(lambda: x.log == "bye\n")
 
 
-def test_what_it_does_not_understand_is_logged_and_harms_nothing(start: Start) -> None:
+def test_unknown_frames_are_logged_and_ignored(start: Start) -> None:
     x = start("@x.command\ndef hi(): return 'hi'\n")
     x.write(b'nuisance\n{"type":"sing"}\n')
     assert x.command("hi").display == "hi"
@@ -116,14 +116,14 @@ def test_what_it_does_not_understand_is_logged_and_harms_nothing(start: Start) -
     )
 
 
-def test_one_that_cannot_be_set_up_exits_with_the_reason(tmp_path: Path) -> None:
+def test_an_extension_that_cannot_be_set_up_exits_with_the_reason(tmp_path: Path) -> None:
     program = "import zot.ext\nx = zot.ext.Extension('x')\n@x.setup\ndef no(): raise LookupError('no key')\nx.run()\n"
     with running(tmp_path, name="x", command=[sys.executable, "-c", program]) as x:
         assert x.until(lambda peer_event: isinstance(peer_event, PeerEnded)) == PeerEnded("exited with 1", wanted=False)
         assert x.log.endswith("LookupError: no key\n")
 
 
-def test_little_is_loaded_when_it_says_hello(tmp_path: Path) -> None:
+def test_few_modules_are_loaded_before_hello(tmp_path: Path) -> None:
     """By then it may have loaded msgspec, what threads need, and our wire; asyncio only once a coroutine runs."""
     program = (
         "import sys, msgspec\nbefore = {*sys.modules}\nimport zot.ext\nx = zot.ext.Extension('x')\n"
@@ -138,7 +138,7 @@ def test_little_is_loaded_when_it_says_hello(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.stdout.startswith(b'{"type":"hello","name":"x"')
     loaded = done.stderr.decode().split()
-    ours = ["arguments", "declarations", "extension", "serving"]
+    ours = ["declarations", "extension", "serving"]
     wires = ["zot.wire", "zot.wire.extension", "zot.wire.lines"]
     assert [name for name in loaded if name.startswith("zot")] == [
         "zot", "zot.encoding", "zot.errors", "zot.ext", *(f"zot.ext.{name}" for name in ours), "zot.text",

@@ -34,14 +34,14 @@ def test_every_frame_has_its_type() -> None:
     assert types == {wire.name_of(kind) for kind in get_args(wire.AnyFrame)}
 
 
-def test_it_knows_the_same_words_as_zot() -> None:
+def test_it_has_the_same_constants_as_zot() -> None:
     words = {
         name: tuple(json.loads(value)) for name, value in re.findall(r"^const ([A-Z]+) = (\[.*\]);$", SOURCE, re.M)
     }
     assert words == {"EVENTS": wire.EVENTS, "INTERCEPTED": wire.INTERCEPTED, "LEVELS": wire.LEVELS}
 
 
-def test_it_takes_the_same_names_as_zot() -> None:
+def test_it_accepts_the_same_names_as_zot() -> None:
     patterns = dict(re.findall(r"^  (\w+): /(.*)/,$", SOURCE, re.MULTILINE))
     kinds: dict[str, Any] = {
         "hello": wire.ExtensionName, "register_command": wire.CommandName, "register_tool": wire.ToolName,
@@ -50,7 +50,7 @@ def test_it_takes_the_same_names_as_zot() -> None:
     assert patterns == theirs
 
 
-def test_what_is_exported_is_declared() -> None:
+def test_every_export_is_declared() -> None:
     for name in ("zot-ext", "testing"):
         source, declared = (SDK / f"{name}.js").read_text(), (SDK / f"{name}.d.ts").read_text()
         exported = {*re.findall(r"^export (?:async )?(?:function\*?|class|const) (\w+)", source, re.MULTILINE)}

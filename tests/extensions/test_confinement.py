@@ -149,7 +149,7 @@ async def test_its_directory_can_be_read_its_data_written_and_the_rest_is_empty(
 
 
 @needs("bwrap")
-async def test_what_zot_keeps_is_hidden_in_whatever_is_allowed(place: Place) -> None:
+async def test_zot_s_own_files_are_hidden_inside_allowed_directories(place: Place) -> None:
     (place.cwd / "zot").mkdir()
     (place.cwd / "zot" / "auth.json").write_text("s3cret")
     (place.cwd / "notes").write_text("notes")
@@ -177,7 +177,7 @@ async def test_what_zot_keeps_is_hidden_in_whatever_is_allowed(place: Place) -> 
         (["extension.json"], "permissions: fs.read: extension.json is what says so, and stays as it is"),
     ],
 )
-async def test_what_nobody_can_be_given_keeps_it_from_starting(place: Place, paths: list[str], problem: str) -> None:
+async def test_an_impossible_permission_prevents_its_start(place: Place, paths: list[str], problem: str) -> None:
     (place.outside / "proc").symlink_to("/proc/self")
     (place.outside / "root").symlink_to("/")
     (place.cwd / "link").symlink_to(place.outside)
@@ -189,7 +189,7 @@ async def test_what_nobody_can_be_given_keeps_it_from_starting(place: Place, pat
 
 
 @needs("bwrap")
-async def test_data_that_are_a_link_keep_it_from_starting(place: Place) -> None:
+async def test_a_data_directory_that_is_a_link_prevents_its_start(place: Place) -> None:
     probe = place.probe()
     (probe.directory / "data").rmdir()
     (probe.directory / "data").symlink_to(place.outside)
@@ -200,7 +200,7 @@ async def test_data_that_are_a_link_keep_it_from_starting(place: Place) -> None:
 
 
 @needs("bwrap")
-async def test_data_outside_keep_it_from_starting(place: Place) -> None:
+async def test_a_data_directory_outside_prevents_its_start(place: Place) -> None:
     probe = Extension(place.ext, "probe", PROBE, permissions={"tools": True}, data=["data/**", "../x/**"])
     async with place.stage(probe) as stage:
         await stage.prompt("say done")
@@ -218,7 +218,7 @@ async def test_a_bubblewrap_that_it_could_have_written_is_not_used(place: Place)
 
 
 @needs("bwrap")
-async def test_where_bubblewrap_lies_in_what_it_could_write_that_is_the_reason(place: Place) -> None:
+async def test_a_bubblewrap_in_a_writable_directory_is_the_reason_given(place: Place) -> None:
     bwrap = os.path.realpath(shutil.which("bwrap") or "")
     lies = f"{bwrap} is not used: it is in {{}}, where a confined program could have put it"
     here = f"it declares permissions, which need bubblewrap, and {lies.format('/')}; start zot in another directory"
@@ -247,7 +247,7 @@ async def test_all_programs_are_found_if_all_are_allowed(place: Place) -> None:
 
 
 @needs("bwrap")
-async def test_a_script_that_is_named_brings_what_runs_it(place: Place) -> None:
+async def test_a_named_script_brings_its_interpreter(place: Place) -> None:
     for directory in ("bin", "libs"):
         (place.outside / directory).mkdir()
     script = place.outside / "bin" / "tool-of-mine"
@@ -260,7 +260,7 @@ async def test_a_script_that_is_named_brings_what_runs_it(place: Place) -> None:
 
 
 @needs("bwrap")
-async def test_an_interpreter_that_starts_others_has_to_be_allowed_to(place: Place, tmp_path: Path) -> None:
+async def test_an_interpreter_that_starts_others_needs_their_permission(place: Place, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     for name in ("bwrap", "sh"):
         (tmp_path / "bin" / name).symlink_to(shutil.which(name) or "")
@@ -281,7 +281,7 @@ async def test_zot_itself_can_be_imported_wherever_it_is(place: Place) -> None:
 
 
 @needs("bwrap")
-async def test_one_that_says_nothing_may_lack_what_it_did_not_declare(place: Place) -> None:
+async def test_an_extension_that_falls_silent_may_lack_a_permission_it_did_not_declare(place: Place) -> None:
     async with place.stage(place.probe(script="import subprocess; subprocess.run(['sort'])")) as stage:
         await stage.prompt("say done")
     hint = "its permissions show it no programs but those in exec, and no files but those in fs.read"
@@ -291,7 +291,7 @@ async def test_one_that_says_nothing_may_lack_what_it_did_not_declare(place: Pla
 
 
 @needs("bwrap")
-async def test_nothing_of_it_is_left_and_it_has_time_to_end(place: Place) -> None:
+async def test_no_process_remains_and_it_has_time_to_end(place: Place) -> None:
     script = """
 import signal, subprocess
 stubborn = ["sh", "-c", "trap '' TERM; sleep 600 & echo up; wait; sleep 600"]
@@ -352,7 +352,7 @@ async def test_a_bubblewrap_that_does_not_work_runs_nothing(place: Place, tmp_pa
     assert probe.heard() == []
 
 
-async def test_it_can_be_run_without_and_is_held_to_what_zot_can_see(place: Place, tmp_path: Path) -> None:
+async def test_it_can_run_without_a_sandbox_within_the_limits_that_zot_enforces(place: Place, tmp_path: Path) -> None:
     env = without_bwrap(place, tmp_path)
     noisy = PROBE.replace('say("ready")', 'say("notify", message="hi"); say("ready")')
     probe = place.probe(script=noisy)
@@ -363,7 +363,7 @@ async def test_it_can_be_run_without_and_is_held_to_what_zot_can_see(place: Plac
     assert f"runs without a sandbox: {NO_BWRAP}" in stage.log("probe")
 
 
-async def test_one_that_runs_without_lacks_nothing(place: Place, tmp_path: Path) -> None:
+async def test_an_unconfined_extension_lacks_no_permission(place: Place, tmp_path: Path) -> None:
     env = without_bwrap(place, tmp_path)
     async with place.stage(place.probe(script="sys.exit(3)"), env=env, unsandboxed_ext=True) as stage:
         await stage.prompt("say done")

@@ -53,7 +53,7 @@ def test_the_order_is_named_then_project_then_global_each_by_name(tmp_path: Path
     assert {one.standing for one in found} == {"runs"}
 
 
-def test_the_first_of_a_name_that_may_run_is_the_one_that_does(tmp_path: Path) -> None:
+def test_the_first_runnable_extension_of_a_name_wins(tmp_path: Path) -> None:
     project, installed = tmp_path / ".zot" / "extensions", tmp_path / "home" / "extensions"
     put(project, "same")
     put(project, "off", enabled=False)
@@ -100,14 +100,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_what_is_wrong_with_a_manifest_names_the_file_the_field_and_what_is_right(tmp_path: Path, text: str) -> None:
+def test_a_manifest_error_names_the_file_the_field_and_the_remedy(tmp_path: Path, text: str) -> None:
     (tmp_path / "extension.json").write_text(text)
     with pytest.raises(ConfigError) as wrong:
         load(str(tmp_path))
     assert str(wrong.value) == f"{tmp_path}/extension.json: {WRONG[text]}"
 
 
-def test_of_every_field_it_is_known_what_it_must_be() -> None:
+def test_every_field_has_a_declared_type() -> None:
     assert FIELD_RULES.keys() == {*Manifest.__struct_fields__}
     assert SCOPE_RULES.keys() == {field.encode_name for field in msgspec.structs.fields(Permissions)}
 
@@ -124,7 +124,7 @@ def test_a_program_is_beside_the_manifest_or_on_the_path(tmp_path: Path) -> None
     }  # fmt: skip
 
 
-async def test_an_extension_of_a_project_runs_only_as_it_was_trusted(tmp_path: Path) -> None:
+async def test_a_project_extension_runs_only_in_its_trusted_version(tmp_path: Path) -> None:
     project = tmp_path / "project"
     extension = Extension(project / ".zot" / "extensions", "finder", TOOL)
     store = TrustStore(str(tmp_path))
@@ -154,7 +154,9 @@ async def test_an_extension_of_a_project_runs_only_as_it_was_trusted(tmp_path: P
         ({"exec": "python3", "args": ["run.log"]}, "run.log"),
     ],
 )
-def test_what_is_run_counts_whatever_is_data(tmp_path: Path, manifest: dict[str, Any], runs: str) -> None:
+def test_program_files_count_even_where_a_pattern_says_data(
+    tmp_path: Path, manifest: dict[str, Any], runs: str
+) -> None:
     directory = put(tmp_path, "one", **manifest)
     (directory / runs).write_text("")
     store, described = TrustStore(str(tmp_path)), load(str(directory))
@@ -172,7 +174,7 @@ def test_what_is_run_counts_whatever_is_data(tmp_path: Path, manifest: dict[str,
         ({"exec": "python3", "args": ["../outside.py"]}, "which lies outside of it"),
     ],
 )
-def test_what_runs_where_no_change_is_noticed_is_never_trusted(
+def test_a_program_outside_the_checked_files_is_never_trusted(
     tmp_path: Path, manifest: dict[str, Any], where: str
 ) -> None:
     directory = put(tmp_path / ".zot" / "extensions", "one", **manifest)
@@ -191,7 +193,7 @@ def test_a_field_that_is_misspelt_is_an_error(tmp_path: Path, field: str) -> Non
     assert load(str(put(tmp_path, "two", homepage="x", author="y", license="z"))).name == "two"
 
 
-async def test_what_a_broken_manifest_was_to_guard_stays_blocked(tmp_path: Path) -> None:
+async def test_a_broken_manifest_s_guarded_tools_stay_blocked(tmp_path: Path) -> None:
     guarding = {"intercept": ["tool_call"], "on_failure": "block"}
     broken = put(tmp_path / "extensions", "guard", **guarding, version=3)
     async with Stage(tmp_path) as stage:
@@ -229,7 +231,7 @@ GUARDS = {
 
 
 @pytest.mark.parametrize("text", GUARDS)
-def test_what_looks_like_a_guard_and_cannot_be_used_guards_what_it_says_or_all(tmp_path: Path, text: str) -> None:
+def test_an_unusable_guard_blocks_the_tools_it_names_or_all(tmp_path: Path, text: str) -> None:
     directory = tmp_path / "extensions" / "dir"
     directory.mkdir(parents=True)
     (directory / "extension.json").write_text(text)
@@ -240,7 +242,7 @@ def test_what_looks_like_a_guard_and_cannot_be_used_guards_what_it_says_or_all(t
     assert guard is None or guard.on_failure == "block"
 
 
-def test_a_link_that_leads_nowhere_costs_only_itself(tmp_path: Path) -> None:
+def test_a_dangling_link_affects_no_other_extension(tmp_path: Path) -> None:
     put(tmp_path / "extensions", "good")
     (tmp_path / "extensions" / "loop").symlink_to("loop")
     found = discover(cwd=str(tmp_path), home=str(tmp_path), is_trusted=everything)
@@ -249,7 +251,7 @@ def test_a_link_that_leads_nowhere_costs_only_itself(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-async def test_what_cannot_be_read_at_all_may_have_been_a_guard(tmp_path: Path) -> None:
+async def test_an_unreadable_extension_may_have_been_a_guard(tmp_path: Path) -> None:
     home, project = tmp_path / "home", tmp_path / "project"
     for place in (home, project / ".zot"):
         place.mkdir(parents=True)
@@ -267,7 +269,7 @@ async def test_what_cannot_be_read_at_all_may_have_been_a_guard(tmp_path: Path) 
     assert not is_error
 
 
-def test_a_manifest_that_is_there_and_cannot_be_read_guards_everything(tmp_path: Path) -> None:
+def test_an_unreadable_manifest_blocks_everything(tmp_path: Path) -> None:
     for place in (tmp_path / "extensions", tmp_path / ".zot" / "extensions"):
         (place / "dir").mkdir(parents=True)
         (place / "dir" / "extension.json").symlink_to("x" * 300)
@@ -277,7 +279,7 @@ def test_a_manifest_that_is_there_and_cannot_be_read_guards_everything(tmp_path:
     assert not of_project.counts
 
 
-def test_a_named_copy_takes_the_place_of_one_whose_manifest_is_broken(tmp_path: Path) -> None:
+def test_a_named_copy_replaces_one_with_a_broken_manifest(tmp_path: Path) -> None:
     guarding = {"intercept": ["tool_call"], "on_failure": "block"}
     installed = put(tmp_path / "home" / "extensions", "guard", **guarding, version=3)
     named = put(tmp_path, "guard", **guarding)

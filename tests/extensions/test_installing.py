@@ -11,7 +11,7 @@ from zot.tools.guardian import open_processes
 from zot.tools.process import Processes
 
 
-async def test_an_install_that_is_given_up_at_any_step_leaves_nothing(tmp_path: Path) -> None:
+async def test_an_install_aborted_at_any_step_leaves_nothing(tmp_path: Path) -> None:
     source, home = tmp_path / "source", tmp_path / "home"
     (source / "deep" / "er").mkdir(parents=True)
     (source / "extension.json").write_text('{"name": "one", "exec": "./run"}')

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from harness import PATIENCE_S
-from pace import Stopwatch
+from timing import Stopwatch
 from zot.agent.hooks import Extensions, NoExtensions
 from zot.config.config import Config
 from zot.encoding import encode
@@ -70,7 +70,7 @@ async def joinable(tmp_path: Path, *, reloadable: bool = False, **settings: Any)
             await resources.close()
 
 
-async def test_one_that_connects_says_hello_offers_and_is_told_to_end(tmp_path: Path) -> None:
+async def test_a_connected_extension_says_hello_registers_and_is_shut_down(tmp_path: Path) -> None:
     remote = Remote(
         tool_call=found,
         command_invoked=lambda frame: {
@@ -99,7 +99,7 @@ async def test_one_that_connects_says_hello_offers_and_is_told_to_end(tmp_path: 
     assert extension.is_over
 
 
-async def test_one_that_hangs_up_offers_nothing_any_more_and_may_come_back(tmp_path: Path) -> None:
+async def test_an_extension_that_disconnects_offers_nothing_and_may_reconnect(tmp_path: Path) -> None:
     async with joinable(tmp_path) as extensions:
         shown: list[bytes] = []
         extensions.attach(lambda events: shown.extend(map(encode, events)))
@@ -115,7 +115,7 @@ async def test_one_that_hangs_up_offers_nothing_any_more_and_may_come_back(tmp_p
         assert shown == [encode(ExtNotify("afar", "error", "disconnected"))] * 2
 
 
-async def test_a_guard_that_has_gone_blocks_until_it_has_come_back(tmp_path: Path) -> None:
+async def test_a_disconnected_guard_blocks_until_it_reconnects(tmp_path: Path) -> None:
     async with joinable(tmp_path) as extensions:
         first = Remote(event_intercept=lambda frame: {"type": "event_intercept_response", "id": frame["id"]})
         extension = manager_of(extensions).join("afar", first.link)
@@ -143,7 +143,7 @@ async def test_a_guard_that_has_gone_blocks_until_it_has_come_back(tmp_path: Pat
         assert (await extensions.tool_called(CALL, {})).refusal is None
 
 
-async def test_a_guard_that_has_gone_and_is_dismissed_blocks_nothing_any_more(tmp_path: Path) -> None:
+async def test_a_dismissed_guard_blocks_nothing(tmp_path: Path) -> None:
     async with joinable(tmp_path) as extensions:
         shown: list[bytes] = []
         extensions.attach(lambda events: shown.extend(map(encode, events)))
@@ -162,7 +162,7 @@ async def test_a_guard_that_has_gone_and_is_dismissed_blocks_nothing_any_more(tm
         assert shown[-1] == encode(ExtNotify("afar", "warn", "was dismissed and no longer blocks"))
 
 
-async def test_a_guard_that_has_come_back_while_it_was_dismissed_goes_on_record_again(tmp_path: Path) -> None:
+async def test_a_guard_that_reconnects_during_its_dismissal_is_recorded_again(tmp_path: Path) -> None:
     async with joinable(tmp_path) as extensions:
         extensions.recall(GuardSet("afar", ("tool_call",)))
         await extensions.ready()
@@ -174,7 +174,7 @@ async def test_a_guard_that_has_come_back_while_it_was_dismissed_goes_on_record_
     assert recorded == [GuardSet("afar", ("tool_call",))] * 2
 
 
-async def test_a_guard_that_is_missed_is_missed_when_the_others_are_loaded_again(tmp_path: Path) -> None:
+async def test_a_missing_guard_stays_missing_after_a_reload(tmp_path: Path) -> None:
     async with joinable(tmp_path, reloadable=True) as extensions:
         extensions.recall(GuardSet("afar", ("tool_call",)))
         await manager_of(extensions).reload(lambda: None)
@@ -195,7 +195,7 @@ async def test_closing_a_session_ends_the_extensions_that_a_reload_has_just_star
     assert "shutdown" in slow.heard_types()
 
 
-async def test_a_name_is_had_by_one_at_a_time(tmp_path: Path) -> None:
+async def test_a_name_belongs_to_one_connection_at_a_time(tmp_path: Path) -> None:
     async with joinable(tmp_path) as extensions:
         manager_of(extensions).join("afar", Remote().link)
         with pytest.raises(UserError, match="the session has an extension named 'afar' already"):
@@ -208,7 +208,7 @@ async def test_a_name_is_had_by_one_at_a_time(tmp_path: Path) -> None:
         manager_of(NoExtensions()).join("afar", Remote().link)
 
 
-async def test_one_that_says_nothing_or_nonsense_is_hung_up_on(tmp_path: Path) -> None:
+async def test_a_silent_or_invalid_connection_is_closed(tmp_path: Path) -> None:
     async with joinable(tmp_path, ext_deadlines={"hello": 0.05}) as extensions:
         silent, rude = Remote(), Remote()
         extension = manager_of(extensions).join("silent", silent.link)
@@ -224,7 +224,7 @@ async def test_one_that_says_nothing_or_nonsense_is_hung_up_on(tmp_path: Path) -
         assert other.problem.startswith("did not say hello first, but wrote a line that is not a frame")
 
 
-async def test_in_a_session_it_is_asked_after_those_that_the_session_has(tmp_path: Path) -> None:
+async def test_a_connected_extension_is_asked_after_the_session_s_own(tmp_path: Path) -> None:
     reason = {"type": "event_intercept_response", "block": True, "reason": "not from afar"}
     remote = Remote(event_intercept=lambda frame: {**reason, "id": frame["id"]})
     async with Stage(tmp_path, Extension(tmp_path, "watcher", WATCHER)) as stage:
@@ -234,7 +234,7 @@ async def test_in_a_session_it_is_asked_after_those_that_the_session_has(tmp_pat
     assert results(told) == [("not from afar", True)]
 
 
-async def test_a_result_that_is_an_error_keeps_its_images(tmp_path: Path) -> None:
+async def test_an_error_result_keeps_its_images(tmp_path: Path) -> None:
     content = [{"type": "text", "text": "broken"}, {"type": "image", "mime_type": "image/png", "data": "aGk="}]
     remote = Remote(
         tool_call=lambda frame: {"type": "tool_result", "id": frame["id"], "is_error": True, "content": content}
@@ -255,7 +255,7 @@ async def test_a_result_that_is_an_error_keeps_its_images(tmp_path: Path) -> Non
     ("decision", "shown"),
     [({"replace_text": "[redacted]"}, "[redacted]"), ({"block": True, "reason": "secret"}, "(held back: secret)")],
 )
-async def test_who_decides_about_messages_decides_about_what_is_shown_of_a_summary(
+async def test_an_interceptor_of_messages_decides_about_summaries_too(
     tmp_path: Path, decision: dict[str, Any], shown: str
 ) -> None:
     def decide(frame: dict[str, Any]) -> dict[str, Any]:
@@ -277,7 +277,7 @@ async def test_who_decides_about_messages_decides_about_what_is_shown_of_a_summa
     assert "Summary: " in text_of(first.content).removeprefix("## Context Summary (compacted)")
 
 
-async def test_whoever_talks_faster_than_it_is_heard_waits() -> None:
+async def test_a_fast_extension_waits_for_zot_to_read() -> None:
     link = Remote().link
     await link.bring(b"x" * MAX_UNREAD_BYTES)
     bringing = asyncio.ensure_future(link.bring(b"y"))
@@ -289,7 +289,7 @@ async def test_whoever_talks_faster_than_it_is_heard_waits() -> None:
     assert [await link.read(), await link.read()] == [b"y", b""]
 
 
-async def test_whoever_was_lost_does_not_wait_to_be_heard() -> None:
+async def test_a_lost_extension_does_not_wait_to_be_read() -> None:
     link = Remote().link
     await link.bring(b"x" * MAX_UNREAD_BYTES)
     bringing = asyncio.ensure_future(link.bring(b"y"))
@@ -302,7 +302,7 @@ async def test_whoever_was_lost_does_not_wait_to_be_heard() -> None:
     assert [await link.read() for _ in range(4)] == [b"x" * MAX_UNREAD_BYTES, b"y", b"z", b""]
 
 
-async def test_the_end_of_one_that_has_said_much_is_noticed_at_once(tmp_path: Path) -> None:
+async def test_the_end_of_a_talkative_extension_is_noticed_at_once(tmp_path: Path) -> None:
     remote = Remote()
     async with joinable(tmp_path) as extensions:
         shown: list[bytes] = []
@@ -325,7 +325,7 @@ async def test_the_end_of_one_that_has_said_much_is_noticed_at_once(tmp_path: Pa
     assert shown[-1] == encode(ExtNotify("afar", "error", "disconnected"))
 
 
-async def test_one_that_talks_without_end_is_let_go_of_when_the_session_ends(tmp_path: Path) -> None:
+async def test_an_endless_talker_is_dropped_when_the_session_ends(tmp_path: Path) -> None:
     remote, shown = Remote(shutdown=lambda frame: None), list[AgentEvent]()
     async with joinable(tmp_path, ext_deadlines={"shutdown": 0.1}) as extensions:
         extensions.attach(shown.extend)
@@ -339,7 +339,7 @@ async def test_one_that_talks_without_end_is_let_go_of_when_the_session_ends(tmp
     assert len(shown) < 2 * BURST
 
 
-async def test_an_answer_that_has_arrived_counts_although_its_deadline_has_come(tmp_path: Path) -> None:
+async def test_an_answer_that_arrived_counts_although_its_deadline_has_passed(tmp_path: Path) -> None:
     def hold_up_the_loop(frame: dict[str, Any]) -> dict[str, Any]:
         time.sleep(0.1)
         return {"type": "event_intercept_response", "id": frame["id"], "block": True, "reason": "not today"}

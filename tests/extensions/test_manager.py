@@ -66,7 +66,7 @@ async def test_events_come_in_order_and_after_the_question_about_them(tmp_path: 
     ]  # fmt: skip
 
 
-async def test_a_tool_of_an_extension_is_one_of_the_models_and_says_whose_it_is(tmp_path: Path) -> None:
+async def test_an_extension_s_tool_is_offered_to_the_model_and_names_its_owner(tmp_path: Path) -> None:
     async with Stage(tmp_path, Extension(tmp_path, "finder", TOOL)) as stage:
         events = await stage.prompt('call lookup {"q": "it"} ;; --- ;; say done')
     assert results(events) == [("found it", False)]
@@ -74,7 +74,7 @@ async def test_a_tool_of_an_extension_is_one_of_the_models_and_says_whose_it_is(
     assert result["details"] == {"extension": "finder"}
 
 
-async def test_of_a_long_result_the_model_gets_the_beginning_and_the_end(tmp_path: Path) -> None:
+async def test_the_model_gets_the_beginning_and_the_end_of_a_long_result(tmp_path: Path) -> None:
     long = TOOL.replace('"found " + frame["args"]["q"]', '"begin" + "x" * 3_000_000 + "end"')
     async with Stage(tmp_path, Extension(tmp_path, "finder", long)) as stage:
         [(text, _)] = results(await stage.prompt('call lookup {"q": "it"} ;; --- ;; say done'))
@@ -87,7 +87,7 @@ async def test_of_a_long_result_the_model_gets_the_beginning_and_the_end(tmp_pat
     ("settings", "offered"),
     [({}, True), ({"tools": ("lookup",)}, True), ({"tools": ("read",)}, False), ({"tools": ()}, False)],
 )
-async def test_a_list_of_tools_counts_for_extensions_too(
+async def test_the_tool_list_applies_to_extensions_too(
     tmp_path: Path, settings: dict[str, Any], *, offered: bool
 ) -> None:
     async with Stage(tmp_path, Extension(tmp_path, "finder", TOOL), **settings) as stage:
@@ -96,7 +96,7 @@ async def test_a_list_of_tools_counts_for_extensions_too(
     assert text.startswith("found it" if offered else "there is no tool named 'lookup'")
 
 
-async def test_interceptors_are_asked_in_order_and_each_sees_what_the_one_before_made_of_it(tmp_path: Path) -> None:
+async def test_interceptors_run_in_order_and_each_sees_the_previous_change(tmp_path: Path) -> None:
     then = 'answer(frame, modified_args={"path": frame["tool_args"]["path"] + NAME})'
     extensions = [Extension(tmp_path, name, interceptor("tool_call", then=then)) for name in ("b", "a", "c")]
     async with Stage(tmp_path, *extensions) as stage:
@@ -107,7 +107,7 @@ async def test_interceptors_are_asked_in_order_and_each_sees_what_the_one_before
     assert call["args"] == {"path": "x"}
 
 
-async def test_the_first_block_wins_and_the_model_hears_why(tmp_path: Path) -> None:
+async def test_the_first_block_wins_and_the_model_gets_the_reason(tmp_path: Path) -> None:
     first = Extension(tmp_path, "first", interceptor("tool_call", then='answer(frame, block=True, reason="not today")'))
     second = Extension(tmp_path, "second", interceptor("tool_call", then="answer(frame)"))
     async with Stage(tmp_path, first, second) as stage:
@@ -125,7 +125,7 @@ async def test_a_turn_can_be_blocked(tmp_path: Path) -> None:
     assert events[2] == {"type": "turn_end", "stop": "error", "error": "closed"}
 
 
-async def test_a_message_is_held_back_until_it_was_decided_about(tmp_path: Path) -> None:
+async def test_a_message_is_held_until_every_interceptor_decided(tmp_path: Path) -> None:
     guard = Extension(
         tmp_path, "guard", interceptor("assistant_message", then='answer(frame, replace_text="[redacted]")')
     )
@@ -139,7 +139,7 @@ async def test_a_message_is_held_back_until_it_was_decided_about(tmp_path: Path)
 
 
 @pytest.mark.parametrize("kept", [False, True])
-async def test_a_client_learns_who_holds_back_the_text_of_a_message(tmp_path: Path, *, kept: bool) -> None:
+async def test_a_client_learns_which_extension_holds_a_message(tmp_path: Path, *, kept: bool) -> None:
     guard = Extension(tmp_path, "guard", interceptor("assistant_message", then="answer(frame)"))
     async with Stage(tmp_path, guard, Extension(tmp_path, "watcher", WATCHER), kept=kept) as stage:
         await stage.prompt('say first ;; say er ;; call read {"path": "."} ;; --- ;; say last')
@@ -150,7 +150,7 @@ async def test_a_client_learns_who_holds_back_the_text_of_a_message(tmp_path: Pa
     assert {event["extension"] for event in stage.events if event.get("what", "").startswith("held")} == {"guard"}
 
 
-async def test_text_is_not_held_back_for_an_extension_that_intercepts_other_events(tmp_path: Path) -> None:
+async def test_text_is_not_held_for_an_extension_that_intercepts_other_events(tmp_path: Path) -> None:
     script = interceptor("tool_call", "turn_start", then="answer(frame)").replace(
         "events=[]", 'events=["assistant_message"]'
     )
@@ -162,7 +162,7 @@ async def test_text_is_not_held_back_for_an_extension_that_intercepts_other_even
     assert "assistant_message" in guard.heard_types()
 
 
-async def test_why_a_message_was_blocked_is_kept_with_the_session(tmp_path: Path) -> None:
+async def test_the_reason_for_a_blocked_message_is_recorded(tmp_path: Path) -> None:
     guard = Extension(
         tmp_path, "guard", interceptor("assistant_message", then='answer(frame, block=True, reason="secret")')
     )
@@ -201,7 +201,7 @@ for frame in frames():
 """
 
 
-async def test_a_command_says_what_is_to_be_done(tmp_path: Path) -> None:
+async def test_a_command_s_action_is_carried_out(tmp_path: Path) -> None:
     async with Stage(tmp_path, Extension(tmp_path, "menu", PANEL)) as stage:
         commands = await stage.session.commands()
         assert [(command.name, command.extension) for command in commands][:2] == [("ask", "menu"), ("put", "menu")]
@@ -231,7 +231,7 @@ async def test_a_panel_is_open_until_either_side_closes_it(tmp_path: Path) -> No
     ]
 
 
-async def test_what_a_panel_shows_at_once_follows_its_opening(tmp_path: Path) -> None:
+async def test_a_panel_s_first_content_follows_its_opening(tmp_path: Path) -> None:
     hasty = """
 hello("commands", "panels"); say("register_command", name="open"); say("ready")
 for frame in frames():
@@ -249,7 +249,7 @@ for frame in frames():
     assert typed(stage.events) == ["panel_open", "panel_render", "panel_close"]
 
 
-async def test_who_does_not_keep_up_misses_notices_but_no_panel(tmp_path: Path) -> None:
+async def test_a_slow_subscriber_misses_notices_but_no_panel(tmp_path: Path) -> None:
     chatty = PANEL.replace("in frames():\n", 'in frames():\n    say("notify", message="hi")\n')
     async with Stage(tmp_path, Extension(tmp_path, "menu", chatty)) as stage:
         await stage.session.run_command("open", "")
@@ -262,7 +262,7 @@ async def test_who_does_not_keep_up_misses_notices_but_no_panel(tmp_path: Path) 
     assert [kind for kind in typed(stage.events) if kind != "ext_notify"] == ["panel_open", "panel_close"] * 2
 
 
-async def test_of_two_with_the_same_names_the_first_has_them_and_the_other_is_told(tmp_path: Path) -> None:
+async def test_the_first_of_two_extensions_keeps_a_shared_name_and_the_other_is_notified(tmp_path: Path) -> None:
     first, second = (Extension(tmp_path, name, TOOL) for name in ("first", "second"))
     menus = [Extension(tmp_path, name, PANEL) for name in ("menu", "other")]
     async with Stage(tmp_path, first, second, *menus) as stage:
@@ -274,7 +274,7 @@ async def test_of_two_with_the_same_names_the_first_has_them_and_the_other_is_to
     assert "the command ask is not offered: menu has one of that name" in stage.log("other")
 
 
-async def test_a_panel_is_not_taken_from_the_extension_that_has_it(tmp_path: Path) -> None:
+async def test_a_panel_is_not_taken_from_its_owner(tmp_path: Path) -> None:
     menu = Extension(tmp_path, "menu", PANEL)
     other = Extension(tmp_path, "other", PANEL.replace('"open"', '"show"'))
     async with Stage(tmp_path, menu, other) as stage:
@@ -292,7 +292,7 @@ NOTICES = f"""os.write(1, b'{{"type":"notify","message":"x"}}\\n' * {FLOOD})"""
 
 
 @pytest.mark.parametrize("when", ["before its answer", "before the question"])
-async def test_a_guard_is_heard_however_many_notices_it_sends(tmp_path: Path, when: str) -> None:
+async def test_a_guard_s_answer_counts_however_many_notices_it_sends(tmp_path: Path, when: str) -> None:
     block = 'answer(frame, block=True, reason="not today")'
     if when == "before its answer":
         script = interceptor("tool_call", then=f"{NOTICES}; {block}")
@@ -315,7 +315,7 @@ async def test_a_tool_may_send_notices_before_its_result(tmp_path: Path) -> None
         assert results(await stage.prompt('call lookup {"q": "it"} ;; --- ;; say done')) == [("found it", False)]
 
 
-async def test_an_answer_in_the_pipe_counts_when_zot_was_held_up_until_after_the_deadline(
+async def test_an_answer_in_the_pipe_counts_although_zot_was_blocked_past_the_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     then = 'answer(frame, block=True, reason="not today"); open("data/answered", "w").close()'
@@ -337,7 +337,7 @@ async def test_an_answer_in_the_pipe_counts_when_zot_was_held_up_until_after_the
     assert results(events) == [("not today", True)]
 
 
-async def test_of_a_panel_that_changes_too_fast_the_newest_content_is_shown(tmp_path: Path) -> None:
+async def test_a_fast_panel_shows_its_newest_content(tmp_path: Path) -> None:
     hasty = PANEL.replace(
         '        say("panel_render", panel_id="p", title="T", lines=[frame["key"] + frame.get("text", "")])',
         '        for n in range(5000): say("panel_render", panel_id="p", title="T", lines=[str(n)])',
@@ -369,7 +369,7 @@ async def test_a_guard_that_fails_closed_blocks_when_it_is_killed_in_the_middle(
     assert not (tmp_path / "made").exists()
 
 
-async def test_a_guard_of_the_manifest_blocks_before_it_has_said_a_word(tmp_path: Path) -> None:
+async def test_a_guard_of_the_manifest_blocks_before_it_is_ready(tmp_path: Path) -> None:
     guard = Extension(tmp_path, "guard", "sys.exit(1)", on_failure="block", intercept=["tool_call"])
     async with Stage(tmp_path, guard) as stage:
         [(text, is_error)] = results(await stage.prompt('call read {"path": "."} ;; --- ;; say done'))
@@ -385,7 +385,7 @@ async def test_a_guard_of_the_manifest_that_never_says_hello_blocks(tmp_path: Pa
     assert stage.notices()[0][1].endswith("(--ext-deadline hello=SECONDS changes that)")
 
 
-async def test_an_interceptor_that_sleeps_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+async def test_a_sleeping_interceptor_is_abandoned_at_its_deadline(tmp_path: Path) -> None:
     sleeper = Extension(tmp_path, "sleeper", interceptor("tool_call", then="time.sleep(60)"))
     async with Stage(tmp_path, sleeper, ext_deadlines={"intercept": 0.2, "shutdown": 0.1, "terminate": 0.1}) as stage:
         [(_, is_error)] = results(await stage.prompt('call read {"path": "."} ;; --- ;; say done'))
@@ -438,7 +438,7 @@ async def test_an_abort_ends_the_wait_for_a_tool_at_once(tmp_path: Path) -> None
     assert stage.events[-2]["stop"] == "aborted"
 
 
-async def test_it_does_not_see_our_keys(tmp_path: Path) -> None:
+async def test_it_does_not_see_zot_s_keys(tmp_path: Path) -> None:
     script = 'hello(); say("notify", message=" ".join(n for n in ("ANTHROPIC_API_KEY", "MINE") if n in os.environ))\n'
     env = {"ZOT_HOME": str(tmp_path), "PATH": os.environ["PATH"], "ANTHROPIC_API_KEY": "s3cret", "MINE": "1"}
     async with Stage(
@@ -449,7 +449,7 @@ async def test_it_does_not_see_our_keys(tmp_path: Path) -> None:
     assert stage.notices() == [("nosy", "MINE")]
 
 
-async def test_one_that_crashes_is_started_again_and_works(tmp_path: Path) -> None:
+async def test_a_crashed_extension_is_restarted_and_works(tmp_path: Path) -> None:
     once = "if not os.path.exists('data/crashed'):\n    open('data/crashed', 'w'); hello(); sys.exit(3)\n" + TOOL
     async with Stage(tmp_path, Extension(tmp_path, "shaky", once)) as stage:
         await stage.prompt("say hi")
@@ -458,7 +458,7 @@ async def test_one_that_crashes_is_started_again_and_works(tmp_path: Path) -> No
         assert results(await stage.prompt('call lookup {"q": "it"} ;; --- ;; say done')) == [("found it", False)]
 
 
-async def test_for_one_that_is_started_again_the_session_begins_again(tmp_path: Path) -> None:
+async def test_a_restarted_extension_gets_session_start_again(tmp_path: Path) -> None:
     once = "if not os.path.exists('data/crashed'):\n    open('data/crashed', 'w'); hello(); sys.exit(3)\n" + WATCHER
     shaky = Extension(tmp_path, "shaky", once)
     async with Stage(tmp_path, shaky) as stage:
@@ -468,14 +468,14 @@ async def test_for_one_that_is_started_again_the_session_begins_again(tmp_path: 
     assert shaky.heard_types() == ["session_start", "shutdown"]
 
 
-async def test_one_that_stops_listening_because_it_exits_has_exited(tmp_path: Path) -> None:
+async def test_an_extension_that_stops_reading_because_it_exits_counts_as_exited(tmp_path: Path) -> None:
     async with Stage(tmp_path, Extension(tmp_path, "hasty", "os.close(0); hello(); sys.exit(3)")) as stage:
         stage.session.extensions.start()
         await stage.until(lambda: bool(stage.notices()))
     assert stage.notices() == [("hasty", "exited with 3")]
 
 
-async def test_one_that_crashes_again_and_again_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_extension_that_keeps_crashing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zot.extensions.supervisor._PAUSES_S", (0.01, 0.01, 0.01))
     async with Stage(tmp_path, Extension(tmp_path, "shaky", "hello(); sys.exit(3)")) as stage:
         await stage.prompt("say hi")
@@ -487,7 +487,7 @@ async def test_one_that_crashes_again_and_again_is_given_up(tmp_path: Path, monk
     assert stage.log("shaky").count("starting again: shaky") == 3
 
 
-async def test_crashes_long_ago_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_old_crashes_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zot.extensions.supervisor._PAUSES_S", (0.01, 0.01, 0.01))
     monkeypatch.setattr("zot.extensions.supervisor._WINDOW_S", 0.0)
     async with Stage(tmp_path, Extension(tmp_path, "shaky", "hello(); sys.exit(3)")) as stage:
@@ -497,7 +497,7 @@ async def test_crashes_long_ago_are_not_counted(tmp_path: Path, monkeypatch: pyt
     assert stage.log("shaky").count("starting again: shaky") >= 5
 
 
-async def test_while_it_is_started_again_its_tools_stay_and_a_call_waits_for_it(tmp_path: Path) -> None:
+async def test_during_a_restart_its_tools_stay_and_a_call_waits(tmp_path: Path) -> None:
     leave = '    elif frame["type"] == "command_invoked":\n        sys.exit(3)\n'
     once = TOOL.replace('say("ready")', 'say("register_command", name="leave"); say("ready")') + leave
     async with Stage(tmp_path, Extension(tmp_path, "shaky", once)) as stage:
@@ -509,9 +509,7 @@ async def test_while_it_is_started_again_its_tools_stay_and_a_call_waits_for_it(
     assert stage.log("shaky").count("starting again: shaky") == 1
 
 
-async def test_what_one_had_that_is_given_up_is_not_on_offer_any_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_abandoned_extension_offers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zot.extensions.supervisor._PAUSES_S", ())
     fleeting = TOOL.replace('say("ready")', 'say("register_command", name="greet"); say("ready"); sys.exit(3)')
     async with Stage(tmp_path, Extension(tmp_path, "fleeting", fleeting)) as stage:
@@ -524,7 +522,7 @@ async def test_what_one_had_that_is_given_up_is_not_on_offer_any_more(
     ]
 
 
-async def test_whoever_waits_for_an_extension_is_told_for_which_and_since_when(
+async def test_a_waiting_client_learns_for_which_extension_and_since_when(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("zot.extensions.supervisor.PATIENCE_S", 0.05)
@@ -559,14 +557,14 @@ for frame in frames():
     assert [before, *since, after] == sorted([before, *since, after])
 
 
-async def test_what_it_leaves_running_is_ended_and_told(tmp_path: Path) -> None:
+async def test_processes_it_leaves_running_are_ended_and_reported(tmp_path: Path) -> None:
     forking = "import subprocess\nhello(); say('ready'); subprocess.Popen(['sleep', '60'])\n"
     async with Stage(tmp_path, Extension(tmp_path, "forking", forking + "next(frames()); next(frames())")) as stage:
         await stage.prompt("say hi")
     assert "left processes behind, which were ended: sleep 60" in stage.log("forking")
 
 
-async def test_a_long_line_of_one_keeps_the_others_from_nothing(tmp_path: Path) -> None:
+async def test_one_extension_s_long_line_delays_no_other(tmp_path: Path) -> None:
     blocks = """
 hello("tools")
 say("register_tool", name="lookup", schema={"type": "object"})
@@ -588,7 +586,7 @@ for frame in frames():
     assert (text[:2], is_error) == ("\n\n", False)
 
 
-async def test_a_tool_that_is_wanted_and_that_nobody_has_is_warned_of(
+async def test_a_wanted_tool_that_no_extension_has_is_warned_about(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     wanted = ("read", "lookup", "teleport")
@@ -621,7 +619,7 @@ async def test_the_notice_of_a_crash_has_its_last_lines_and_the_command_that_sho
         assert stage.notices() == [("quiet", "exited with 3 before it said hello")]
 
 
-async def test_a_notice_shows_what_this_run_wrote_and_not_one_before_it(tmp_path: Path) -> None:
+async def test_a_notice_shows_the_output_of_this_run_only(tmp_path: Path) -> None:
     script = """
 import os, sys
 if os.path.exists("data/before"): sys.exit(3)

@@ -150,7 +150,7 @@ def test_it_has_thirty_seconds_for_hello_and_is_then_terminated_and_killed() -> 
     ],
     ids=["another frame", "text", "an unknown frame", "another name", "a long line"],
 )  # fmt: skip
-def test_what_does_not_begin_with_a_good_hello_is_broken(line: Any, reason: str) -> None:
+def test_an_extension_without_a_valid_hello_is_broken(line: Any, reason: str) -> None:
     talk = Talk()
     assert talk.says(line, HELLO) == [PeerBroken(reason), Terminate()]
     assert talk.peer.phase.state is PeerState.CLOSING
@@ -166,7 +166,7 @@ def test_it_has_three_seconds_for_ready_and_may_miss_them() -> None:
     assert talk.peer.phase.state is PeerState.READY
 
 
-def test_with_only_commands_and_panels_it_is_not_waited_for_beyond_a_moment_of_silence() -> None:
+def test_an_extension_with_only_commands_and_panels_is_awaited_for_a_moment_only() -> None:
     talk = Talk({**HELLO, "capabilities": ["commands", "panels"]})
     assert talk.wait(0.2) == []
     talk.says(GREET)
@@ -176,13 +176,13 @@ def test_with_only_commands_and_panels_it_is_not_waited_for_beyond_a_moment_of_s
     assert talk.peer.next_deadline() == 103.0
 
 
-def test_what_is_registered_late_counts() -> None:
+def test_late_registrations_count() -> None:
     talk = Talk(HELLO, READY)
     assert talk.says(LOOKUP) == [ToolRegistered(wire.RegisterTool("lookup", "", OBJECT))]
     assert talk.says(GUARDING) == [SubscribeReceived(frozenset(), frozenset(wire.INTERCEPTED))]
 
 
-def test_a_schema_is_made_one_that_services_take_or_refused() -> None:
+def test_a_schema_is_normalised_for_the_services_or_refused() -> None:
     talk = Talk(HELLO)
     free = {**OBJECT, "additionalProperties": True}
     assert talk.says({"type": "register_tool", "name": "a"}) == [ToolRegistered(wire.RegisterTool("a", "", free))]
@@ -197,7 +197,7 @@ def test_a_schema_is_made_one_that_services_take_or_refused() -> None:
     ]
 
 
-def test_what_is_said_twice_counts_once() -> None:
+def test_repeated_registrations_count_once() -> None:
     talk = Talk(HELLO, GREET, LOOKUP, GUARDING)
     assert talk.says(GREET, LOOKUP, {"type": "subscribe"}, HELLO) == [
         ProtocolViolation("register_command: greet is already registered", notice=True),
@@ -236,7 +236,7 @@ def test_a_tool_is_called_and_answers() -> None:
     assert talk.peer.next_deadline() is None
 
 
-def test_a_result_is_made_one_that_the_model_can_be_told() -> None:
+def test_a_result_is_normalised_for_the_model() -> None:
     talk = Talk(HELLO, LOOKUP, READY)
     content = [{"type": "text", "text": ""}, {"type": "image", "mime_type": "i", "data": "***"}, {"type": "video"}]
     call = talk.calls()
@@ -262,7 +262,7 @@ def test_answers_may_come_in_any_order() -> None:
     assert [peer_event.id for peer_event in answered if isinstance(peer_event, ToolAnswered)] == [second, first]
 
 
-def test_a_command_is_invoked_and_says_what_to_do() -> None:
+def test_a_command_is_invoked_and_returns_its_action() -> None:
     talk = Talk(HELLO, GREET, READY)
     asked = talk.peer.invoke_command("greet", "  me ", talk.now)
     assert asked == OutgoingRequest(
@@ -280,7 +280,7 @@ def test_a_command_is_invoked_and_says_what_to_do() -> None:
         ({"action": "open_panel"}, "extension g opened a panel without content"),
     ],
 )
-def test_an_action_without_what_it_needs_is_a_failure(fields: dict[str, Any], failure: str) -> None:
+def test_an_incomplete_action_is_a_failure(fields: dict[str, Any], failure: str) -> None:
     talk = Talk(HELLO, GREET, READY)
     talk.peer.invoke_command("greet", "", talk.now)
     assert talk.says({"type": "command_response", "id": "1", **fields}) == [
@@ -288,7 +288,7 @@ def test_an_action_without_what_it_needs_is_a_failure(fields: dict[str, Any], fa
     ]
 
 
-def test_an_error_of_its_own_is_an_answer() -> None:
+def test_its_own_error_is_an_answer() -> None:
     talk = Talk(HELLO, GREET, READY)
     talk.peer.invoke_command("greet", "", talk.now)
     assert talk.says({"type": "command_response", "id": "1", "error": "no city"}) == [
@@ -296,7 +296,7 @@ def test_an_error_of_its_own_is_an_answer() -> None:
     ]
 
 
-def test_what_it_does_not_have_is_answered_at_once() -> None:
+def test_a_call_of_an_unknown_tool_is_answered_at_once() -> None:
     talk = Talk(HELLO, READY)
     assert talk.peer.call_tool("x", {}, 0) == failed_call("1", "extension g has no tool named 'x'")
     assert talk.peer.invoke_command("x", "", 0) == CommandAnswered(
@@ -338,7 +338,7 @@ def test_what_it_does_not_have_is_answered_at_once() -> None:
         ),
     ],
 )
-def test_a_decision_has_what_it_may_have_for_its_event(
+def test_a_decision_has_the_fields_of_its_event(
     event: Any, fields: dict[str, Any], decision: InterceptDecision
 ) -> None:
     talk = guard()
@@ -346,7 +346,7 @@ def test_a_decision_has_what_it_may_have_for_its_event(
     assert talk.says(reply(call, **fields)) == [Decided(call, decision)]
 
 
-def test_a_question_has_what_it_is_about() -> None:
+def test_a_question_has_the_fields_of_its_event() -> None:
     talk = guard()
     asked = talk.peer.ask("tool_call", talk.now, tool_id="t", tool_name="bash", tool_args={"command": "ls"})
     line = (
@@ -384,7 +384,7 @@ def test_deadlines_can_be_set() -> None:
     assert talk.wait(1) == [RequestTimedOut("tool", late), failed_call(call, f"extension g {late}")]
 
 
-def test_late_double_and_invented_answers_are_only_noted() -> None:
+def test_late_repeated_and_invented_answers_are_only_logged() -> None:
     talk = Talk(HELLO, LOOKUP, READY)
     answered, late, aborted, waiting = (talk.calls() for _ in range(4))
     talk.says({"type": "tool_result", "id": answered})
@@ -426,7 +426,7 @@ def test_a_wrong_answer_fails_only_what_it_answers() -> None:
     ]
 
 
-def test_an_unknown_frame_harms_nobody_unless_it_is_meant_as_an_answer() -> None:
+def test_an_unknown_frame_is_ignored_unless_it_is_meant_as_an_answer() -> None:
     talk = Talk(HELLO, LOOKUP, READY)
     call = talk.calls()
     assert talk.says({"type": "sing"}) == [ProtocolViolation("unknown frame 'sing'", notice=True)]
@@ -446,7 +446,7 @@ def test_an_unknown_frame_harms_nobody_unless_it_is_meant_as_an_answer() -> None
     ],
     ids=["text", "not UTF-8", "too long"],
 )  # fmt: skip
-def test_a_line_that_is_no_frame_fails_everything_that_waits_at_once(line: bytes, why: str, shown: str) -> None:
+def test_an_invalid_line_fails_every_pending_call_at_once(line: bytes, why: str, shown: str) -> None:
     talk = Talk(HELLO, LOOKUP, {**GUARDING, "on_failure": "block"}, READY)
     call, question = talk.calls(), talk.asks()
     failure = f"extension g {why}"
@@ -458,13 +458,13 @@ def test_a_line_that_is_no_frame_fails_everything_that_waits_at_once(line: bytes
     ]
 
 
-def test_only_the_first_fault_that_costs_nothing_is_shown() -> None:
+def test_only_the_first_harmless_fault_is_shown() -> None:
     talk = Talk(HELLO, READY)
     faults = talk.says(b"a", b"b")
     assert [fault.notice for fault in faults if isinstance(fault, ProtocolViolation)] == [True, False]
 
 
-def test_too_many_bad_lines_are_the_end() -> None:
+def test_too_many_bad_lines_end_the_extension() -> None:
     talk = Talk(HELLO, LOOKUP, READY)
     talk.says(*[b"text"] * (MAX_FAULTS - 1))
     call = talk.calls()
@@ -476,7 +476,7 @@ def test_too_many_bad_lines_are_the_end() -> None:
     assert talk.peer.call_tool("lookup", {}, 0) == failed_call("2", "extension g is not running")
 
 
-def test_what_is_shown_of_a_line_is_short_and_printable() -> None:
+def test_a_quoted_line_is_short_and_printable() -> None:
     talk = Talk(HELLO, READY)
     [complaint] = talk.says(b"\x1b[31m" + b"z" * 1000)
     assert isinstance(complaint, ProtocolViolation)
@@ -486,7 +486,7 @@ def test_what_is_shown_of_a_line_is_short_and_printable() -> None:
     assert len(complaint.reason) < 210
 
 
-def test_an_extension_that_ends_fails_what_waits_at_once() -> None:
+def test_an_extension_that_ends_fails_pending_calls_at_once() -> None:
     talk = Talk(HELLO, GREET, LOOKUP, {**GUARDING, "on_failure": "block"}, READY)
     call, question = talk.calls(), talk.asks()
     dead = "extension g was killed by signal 9"
@@ -535,7 +535,7 @@ def test_a_guard_that_fails_closed_blocks_when_it_answers_wrongly(answer: dict[s
     assert (decided.id, decided.decision.block, decided.decision.reason) == (question, True, decided.decision.failure)
 
 
-def test_a_guard_that_fails_closed_blocks_when_it_is_too_slow_and_while_it_is_gone() -> None:
+def test_a_guard_that_fails_closed_blocks_when_it_is_too_slow_or_absent() -> None:
     talk = guard(on_failure="block")
     question = talk.asks()
     slow = "extension g did not answer within 5 s: intercept tool_call"
@@ -549,7 +549,7 @@ def test_a_guard_that_fails_closed_blocks_when_it_is_too_slow_and_while_it_is_go
     assert successor.peer.ask("turn_start", 0) == InterceptDecision(block=True, reason=gone, failure=gone)
 
 
-def test_what_a_manifest_guards_is_blocked_until_it_has_subscribed() -> None:
+def test_tools_guarded_by_a_manifest_are_blocked_until_it_subscribes() -> None:
     talk = Talk(closed=CLOSED, fails_closed=True)
     gone = "extension g, which guards this, is not running"
     assert talk.peer.ask("tool_call", talk.now) == InterceptDecision(block=True, reason=gone, failure=gone)
@@ -578,7 +578,7 @@ def test_a_guard_that_does_not_subscribe_as_promised_blocks() -> None:
 # What it hears and shows.
 
 
-def test_it_hears_what_it_subscribed_to_and_nothing_after_shutdown() -> None:
+def test_it_gets_its_subscribed_events_and_none_after_shutdown() -> None:
     talk = Talk(HELLO, {"type": "subscribe", "events": ["turn_start"]}, READY)
     assert talk.peer.notify(wire.Event("turn_start", step=2)) == b'{"type":"event","event":"turn_start","step":2}\n'
     assert talk.peer.notify(wire.Event("turn_end", stop="end_turn")) == b""
@@ -614,7 +614,7 @@ def test_a_panel_is_opened_drawn_and_closed() -> None:
     assert talk.peer.panels == ()
 
 
-def test_a_person_may_close_a_panel_and_so_does_its_end() -> None:
+def test_a_person_may_close_a_panel_and_its_owner_s_end_closes_it() -> None:
     talk = Talk(HELLO, GREET, READY)
     for panel_id in "ab":
         asked = talk.peer.invoke_command("greet", "", talk.now)
@@ -628,7 +628,7 @@ def test_a_person_may_close_a_panel_and_so_does_its_end() -> None:
 # How it ends.
 
 
-def test_it_shuts_down_when_it_is_told_to() -> None:
+def test_it_shuts_down_on_request() -> None:
     talk = Talk(HELLO, LOOKUP, READY)
     call = talk.calls()
     assert talk.peer.shut_down(talk.now) == b'{"type":"shutdown"}\n'
@@ -639,7 +639,7 @@ def test_it_shuts_down_when_it_is_told_to() -> None:
     assert talk.peer.end("exited with 0", talk.now) == [PeerEnded("exited with 0", wanted=True)]
 
 
-def test_one_that_does_not_shut_down_is_terminated_after_two_seconds_and_killed_after_three() -> None:
+def test_an_extension_that_ignores_shutdown_is_terminated_after_two_seconds_and_killed_after_three() -> None:
     talk = Talk(HELLO, READY)
     talk.peer.shut_down(talk.now)
     assert talk.wait(1.9) == []
@@ -651,7 +651,7 @@ def test_one_that_does_not_shut_down_is_terminated_after_two_seconds_and_killed_
     assert talk.peer.end("was killed by signal 9", talk.now) == [PeerEnded(told, wanted=True)]
 
 
-def test_what_was_cut_off_by_its_end_is_not_held_against_it() -> None:
+def test_a_line_cut_off_by_its_end_is_not_a_fault() -> None:
     talk = Talk(HELLO, READY)
     talk.peer.shut_down(talk.now)
     talk.wait(2.1)
@@ -660,14 +660,14 @@ def test_what_was_cut_off_by_its_end_is_not_held_against_it() -> None:
     assert talk.peer.end("was killed by signal 15", talk.now) == [PeerEnded(told, wanted=True)]
 
 
-def test_one_that_is_still_starting_can_be_shut_down() -> None:
+def test_a_starting_extension_can_be_shut_down() -> None:
     talk = Talk()
     assert talk.peer.shut_down(talk.now) == b'{"type":"shutdown"}\n'
     assert talk.says(HELLO, READY, GUARDING) == []
     assert talk.says({"type": "shutdown_ack"}) == [Acknowledged()]
 
 
-def test_an_acknowledgement_that_nobody_wanted_is_noted() -> None:
+def test_an_unexpected_acknowledgement_is_logged() -> None:
     assert Talk(HELLO).says({"type": "shutdown_ack"}) == [
         ProtocolViolation("acknowledged a shutdown that was not requested")
     ]
@@ -698,7 +698,7 @@ def peer_events(chunks: list[bytes]) -> list[PeerEvent]:
 
 @given(lines=st.lists(st.binary(max_size=40) | LINES, max_size=20))
 @settings(max_examples=60)
-def test_every_question_gets_exactly_one_answer_whatever_it_writes(lines: list[bytes]) -> None:
+def test_every_question_gets_exactly_one_answer_whatever_the_extension_writes(lines: list[bytes]) -> None:
     talk = Talk(HELLO, LOOKUP, {**GUARDING, "on_failure": "block"}, READY)
     asked = [talk.calls(), talk.asks(), talk.calls()]
     came = [*talk.says(*lines), *talk.wait(100), *talk.peer.end("exited with 0", talk.now)]

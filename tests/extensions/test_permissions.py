@@ -101,7 +101,7 @@ def test_a_command_needs_none() -> None:
     assert talk({}, GREET) == [CommandRegistered(wire.RegisterCommand("greet", "say hi"))]
 
 
-def test_of_a_subscription_is_left_what_the_scopes_include() -> None:
+def test_a_subscription_is_reduced_to_the_granted_scopes() -> None:
     wanted = {"type": "subscribe", "events": ["turn_start", "turn_end"], "intercept": ["tool_call", "turn_start"]}
     everything = SubscribeReceived(frozenset({"turn_start", "turn_end"}), frozenset({"tool_call", "turn_start"}))
     assert talk(None, wanted) == talk(EVERYTHING, wanted) == [everything]
@@ -113,7 +113,7 @@ def test_of_a_subscription_is_left_what_the_scopes_include() -> None:
     ]
 
 
-def test_what_it_may_not_decide_about_it_cannot_block_by_failing() -> None:
+def test_an_event_it_may_not_decide_cannot_be_blocked_by_its_failure() -> None:
     some = begun({"events": True})
     some.says({"type": "subscribe", "intercept": ["tool_call"], "on_failure": "block"})
     some.peer.end("exited with 1", some.now)

@@ -92,7 +92,7 @@ async def test_a_prompt_that_is_a_command_runs_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("face", [FinalText, lambda output: EventLines(output, frozenset({"extensions"}))])
-async def test_a_blocked_answer_is_a_success_and_a_notice_says_why(
+async def test_a_blocked_answer_is_a_success_and_a_notice_gives_the_reason(
     tmp_path: Path, face: Callable[[StreamWriter], OutputFormat], capfd: pytest.CaptureFixture[str]
 ) -> None:
     async with Asked(tmp_path, face) as asked:
@@ -116,14 +116,14 @@ async def test_a_blocked_answer_is_a_success_and_a_notice_says_why(
         }  # fmt: skip
 
 
-async def test_what_is_no_command_goes_to_the_model(tmp_path: Path) -> None:
+async def test_other_prompts_go_to_the_model(tmp_path: Path) -> None:
     async with Asked(tmp_path, FinalText) as asked:
         for prompt in ("/usr/bin/env", "/", "/ tell", "//tell", " /tell"):
             assert await asked.run(prompt) != ""
         assert [frame for frame in asked.remote.heard if frame["type"] == "command_invoked"] == []
 
 
-async def test_as_events_a_command_is_answered_as_over_rpc(tmp_path: Path) -> None:
+async def test_with_events_a_command_is_answered_as_over_rpc(tmp_path: Path) -> None:
     async def ask(command: str) -> str:
         place = tmp_path / command[1:4]
         place.mkdir()

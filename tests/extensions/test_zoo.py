@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pace import slowness
+from timing import slowness
 from tools.shells import left
 
 from .stage import Extension, Stage, results
@@ -114,7 +114,9 @@ async def test_a_bad_extension_costs_only_itself(tmp_path: Path, kind: str) -> N
     assert left(mark) == []
 
 
-async def test_one_that_does_not_read_is_not_told_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_extension_that_does_not_read_gets_a_bounded_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("zot.extensions.sources.MAX_UNSENT_BYTES", 200_000)
     deaf = Extension(
         tmp_path,
@@ -129,14 +131,14 @@ async def test_one_that_does_not_read_is_not_told_for_ever(tmp_path: Path, monke
     assert re.fullmatch(r"has not read \d+ bytes that were sent to it", reason)
 
 
-async def test_a_session_that_is_closed_before_it_began_starts_nothing(tmp_path: Path) -> None:
+async def test_a_session_closed_before_its_start_starts_nothing(tmp_path: Path) -> None:
     extension = Extension(tmp_path, "never", TOOL)
     async with Stage(tmp_path, extension):
         pass
     assert not (tmp_path / "logs").exists()
 
 
-async def test_one_that_is_being_started_ends_with_its_session(tmp_path: Path) -> None:
+async def test_a_starting_extension_ends_with_its_session(tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
     env = {"ZOT_HOME": str(tmp_path), "PATH": os.environ["PATH"], "ZOT_TEST_CALL": mark}
     async with Stage(

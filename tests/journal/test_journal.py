@@ -20,10 +20,9 @@ from harness import PATIENCE_S
 from zot.errors import JournalDamaged, NoSuchSession, SessionBusy, StoreFailed, UserError
 from zot.events import AssistantMessage, ConversationReplaced, Done, TextDelta, ToolResult, TurnEnd, Usage, UserMessage
 from zot.journal.journal import Journal
-from zot.journal.queries import create
+from zot.journal.queries import Hit, create
 from zot.journal.record import Record
 from zot.journal.repair import CheckReport, check_contents
-from zot.journal.search import Hit
 from zot.messages import Counters, ImageBlock, Message, ResultBlock, TextBlock, timestamp
 from zot.serve.daemon.feed import RecordedEvents
 from zot.store import Configured, MessageAdded, MessagesReplaced, Row
@@ -56,7 +55,7 @@ async def tell(journal: Journal, session_id: str, *rows: Row, run: int = 1, cwd:
 # Sessions.
 
 
-async def test_messages_that_another_version_counted_otherwise_are_right_when_it_is_run(journal: Journal) -> None:
+async def test_message_counts_of_another_version_are_corrected_when_the_session_runs(journal: Journal) -> None:
     def miscount(connection: sqlite3.Connection) -> None:
         connection.execute("UPDATE sessions SET messages = -7")
 
@@ -79,7 +78,7 @@ async def test_messages_that_another_version_counted_otherwise_are_right_when_it
     record.end()
 
 
-async def test_what_was_told_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
+async def test_appended_rows_are_there_after_reopening(tmp_path: Path) -> None:
     rows: list[Row] = [HI, TextDelta("Hel"), TextDelta("lo"), HELLO, PICTURE, RESULT, COST, Done()]
     journal = await Journal.open(tmp_path / "journal.db")
     await tell(journal, "a", *rows)
@@ -93,7 +92,7 @@ async def test_what_was_told_is_there_when_it_is_opened_again(tmp_path: Path) ->
     await journal.close()
 
 
-async def test_who_opens_a_new_file_waits_for_others_who_do(tmp_path: Path) -> None:
+async def test_opening_a_new_file_waits_for_concurrent_openers(tmp_path: Path) -> None:
     path = str(tmp_path / "journal.db")
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -104,7 +103,7 @@ async def test_who_opens_a_new_file_waits_for_others_who_do(tmp_path: Path) -> N
     await journal.close()
 
 
-async def test_a_page_of_what_clients_saw_costs_the_same_wherever_it_is(
+async def test_a_page_of_client_events_costs_the_same_at_any_offset(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages, page = 40, 50
@@ -140,7 +139,7 @@ async def test_a_page_of_what_clients_saw_costs_the_same_wherever_it_is(
     assert 0 < max(costs) <= 2 * costs[0], costs
 
 
-async def test_the_past_has_the_newest_run_alone(journal: Journal) -> None:
+async def test_the_history_has_the_newest_run_only(journal: Journal) -> None:
     await tell(journal, "a", HI, TextDelta("x"), Done(), run=1)
     await tell(journal, "a", HELLO, TextDelta("y"), run=2)
     _, past = await journal.resume("a")
@@ -157,7 +156,7 @@ async def test_any_string_names_a_session(journal: Journal, session_id: str) -> 
     assert await (await journal.record(session_id, create=False)).read(0, 9) == [(1, Done())]
 
 
-async def test_the_list_says_what_a_person_wants_to_know(journal: Journal) -> None:
+async def test_the_list_has_title_time_and_size(journal: Journal) -> None:
     await tell(journal, "a", HI, Configured("lab", "lab-1", "", "off", "/w"), TextDelta("x"), HELLO, COST, cwd="/w")
     await tell(journal, "b", cwd="/other")
     await journal.rename("b", "My\nplan " + "z" * 100)
@@ -179,7 +178,7 @@ async def test_the_newest_of_a_directory_is_found(journal: Journal) -> None:
     assert [found.id for found in await journal.sessions(cwd="/w")] == ["not:e", "b", "a"]
 
 
-async def test_what_is_not_there_is_said(journal: Journal) -> None:
+async def test_a_missing_session_is_reported(journal: Journal) -> None:
     await journal.record("a")
     with pytest.raises(UserError, match="'a' already"):
         await journal.writing(create, "a", cwd="", title="", now=timestamp())
@@ -197,7 +196,7 @@ async def test_what_is_not_there_is_said(journal: Journal) -> None:
         await journal.fork("a", "c", at=1)
 
 
-async def test_a_fork_has_the_rows_up_to_its_point_and_goes_its_own_way(journal: Journal) -> None:
+async def test_a_fork_has_the_rows_up_to_its_point_and_continues_independently(journal: Journal) -> None:
     rows: list[Row] = [HI, TextDelta("a"), TextDelta("b"), PICTURE, TextDelta("c"), Done()]
     await tell(journal, "a", *rows)
     for at in range(len(rows) + 1):
@@ -215,7 +214,7 @@ async def test_a_fork_has_the_rows_up_to_its_point_and_goes_its_own_way(journal:
     assert (await journal.reading(check_contents)).problems == ()
 
 
-async def test_an_image_is_stored_once_and_goes_with_its_last_session(journal: Journal, tmp_path: Path) -> None:
+async def test_an_image_is_stored_once_and_removed_with_its_last_session(journal: Journal, tmp_path: Path) -> None:
     def blobs() -> int:
         with sqlite3.connect(tmp_path / "journal.db") as connection:
             count: int = connection.execute("SELECT COUNT(*) FROM blobs").fetchone()[0]
@@ -231,14 +230,14 @@ async def test_an_image_is_stored_once_and_goes_with_its_last_session(journal: J
     assert (blobs(), await journal.collect(), await journal.sessions()) == (0, 0, [])
 
 
-async def test_collecting_gives_space_back(journal: Journal, tmp_path: Path) -> None:
+async def test_collecting_frees_space(journal: Journal, tmp_path: Path) -> None:
     await tell(journal, "a", *[TextDelta("x" * 1000)] * 1000)
     await journal.delete("a")
     await journal.collect()
     assert (tmp_path / "journal.db").stat().st_size < 100_000
 
 
-async def test_search_finds_what_was_said_in_any_case(journal: Journal) -> None:
+async def test_search_finds_messages_in_any_case(journal: Journal) -> None:
     await tell(
         journal, "a", HI, MessageAdded(Message("tool", (ResultBlock("c", False, (TextBlock("Ärger hier"),)),), NOON))
     )
@@ -251,7 +250,7 @@ async def test_search_finds_what_was_said_in_any_case(journal: Journal) -> None:
     assert (await journal.search("nowhere"), len(await journal.search("h", limit=1))) == ([], 1)
 
 
-async def test_search_finds_what_people_were_shown_and_not_what_was_held_back(journal: Journal) -> None:
+async def test_search_finds_the_shown_text_and_not_the_withheld(journal: Journal) -> None:
     held = Message("assistant", (TextBlock("a secret"),), NOON, shown_text="")
     redacted = Message("assistant", (TextBlock("one secret"),), NOON, shown_text="one [redacted]")
     await tell(journal, "a", MessageAdded(held), MessageAdded(redacted))
@@ -276,7 +275,7 @@ async def test_a_session_runs_in_one_place_and_the_owner_is_named(journal: Journ
     other.end()
 
 
-async def test_who_begins_hears_what_others_added(journal: Journal) -> None:
+async def test_beginning_a_run_yields_rows_added_by_others(journal: Journal) -> None:
     one, other = await journal.record("a"), await journal.record("a")
     for run in (1, 3):
         for record, other_record, seq in ((one, other, run), (other, one, run + 1)):
@@ -288,7 +287,7 @@ async def test_who_begins_hears_what_others_added(journal: Journal) -> None:
             record.end()
 
 
-async def test_ending_early_writes_what_is_on_its_way_first(journal: Journal) -> None:
+async def test_closing_early_writes_pending_rows_first(journal: Journal) -> None:
     one, other = await journal.record("a"), await journal.record("a")
     await one.begin()
     one.append([Done()], run=1)
@@ -298,7 +297,7 @@ async def test_ending_early_writes_what_is_on_its_way_first(journal: Journal) ->
     other.end()
 
 
-async def test_the_mark_of_a_run_goes_with_its_end_and_not_before(journal: Journal) -> None:
+async def test_the_run_marker_is_removed_with_the_end_of_the_run_and_not_before(journal: Journal) -> None:
     async def marked() -> list[str]:
         return [one.id for one in await journal.sessions() if one.owner is not None]
 
@@ -319,7 +318,7 @@ async def test_the_mark_of_a_run_goes_with_its_end_and_not_before(journal: Journ
     assert (await marked(), record.is_free) == ([], True)
 
 
-async def test_nothing_is_taken_before_it_is_begun_or_after_its_end(journal: Journal) -> None:
+async def test_no_row_is_accepted_before_the_begin_or_after_the_end(journal: Journal) -> None:
     record = await journal.record("a")
     with pytest.raises(StoreFailed, match="was not begun"):
         record.append([Done()], run=1)
@@ -340,7 +339,7 @@ async def test_a_deleted_session_cannot_be_begun(journal: Journal) -> None:
         await record.begin()
 
 
-async def test_a_begin_that_is_given_up_leaves_no_lease(journal: Journal) -> None:
+async def test_a_cancelled_begin_leaves_no_lease(journal: Journal) -> None:
     for _ in range(20):
         record = await journal.record("a")
         task = asyncio.ensure_future(record.begin())
@@ -353,7 +352,7 @@ async def test_a_begin_that_is_given_up_leaves_no_lease(journal: Journal) -> Non
         assert journal.leases.held == frozenset()
 
 
-async def test_what_comes_in_one_tick_is_safe_together(journal: Journal) -> None:
+async def test_rows_of_one_tick_are_committed_together(journal: Journal) -> None:
     records = [await journal.record(str(number)) for number in range(20)]
     safe: list[int] = []
     for record in records:
@@ -367,7 +366,7 @@ async def test_what_comes_in_one_tick_is_safe_together(journal: Journal) -> None
     assert [await record.read(0, 999) for record in records] == [[(seq, TextDelta("x")) for seq in range(1, 31)]] * 20
 
 
-async def test_what_sessions_say_in_one_tick_is_summed_up_for_each(journal: Journal) -> None:
+async def test_rows_of_one_tick_are_summed_up_by_session(journal: Journal) -> None:
     records = [await journal.record(f"s{number}", cwd="/here") for number in range(75)]
     for record in records:
         await record.begin()
@@ -398,7 +397,7 @@ async def test_a_full_record_has_room_again_when_the_disk_has_caught_up(journal:
     assert len(await record.read(0, 99)) == 9
 
 
-async def test_reading_goes_on_while_a_session_is_written(journal: Journal) -> None:
+async def test_reading_continues_while_a_session_is_written(journal: Journal) -> None:
     record = await journal.record("a")
     reader = await journal.record("a")
     await record.begin()
@@ -412,7 +411,7 @@ async def test_reading_goes_on_while_a_session_is_written(journal: Journal) -> N
     assert seen == [(seq, TextDelta(str((seq - 1) // 2))) for seq in range(1, 401)]
 
 
-async def test_a_wait_does_not_outlast_the_patience(tmp_path: Path) -> None:
+async def test_a_wait_does_not_exceed_its_timeout(tmp_path: Path) -> None:
     journal = await Journal.open(tmp_path / "journal.db")
     other = await journal.record("a")
     record = Record(journal, await journal.find("a"), 0, patience_s=0.2)
@@ -468,7 +467,7 @@ async def test_a_journal_that_is_closed_has_written_everything(tmp_path: Path) -
     await journal.close()
 
 
-async def test_files_are_their_owners_alone_and_no_other_directory_is_touched(tmp_path: Path) -> None:
+async def test_files_are_private_and_no_other_directory_is_touched(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "theirs" / "made" / "deep", tmp_path / "theirs"
     theirs.mkdir(mode=0o755)
     theirs.chmod(0o755)
@@ -482,7 +481,7 @@ async def test_files_are_their_owners_alone_and_no_other_directory_is_touched(tm
     await journal.close()
 
 
-async def test_a_file_of_a_later_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+async def test_a_file_of_a_later_version_is_refused_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     journal = await Journal.open(path)
     await journal.close()
@@ -496,7 +495,7 @@ async def test_a_file_of_a_later_version_is_refused_and_left_alone(tmp_path: Pat
     assert path.read_bytes() == before
 
 
-async def test_a_file_of_the_first_version_goes_on(tmp_path: Path) -> None:
+async def test_a_file_of_the_first_version_can_be_continued(tmp_path: Path) -> None:
     """Yesterday's file has no answers; everything else in it stays as it is."""
     path = tmp_path / "journal.db"
     journal = await Journal.open(path)
@@ -521,7 +520,7 @@ async def test_a_file_of_the_first_version_goes_on(tmp_path: Path) -> None:
     await journal.close()
 
 
-async def test_what_cannot_be_a_journal_is_said(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_journal_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "directory").mkdir()
     for path in (tmp_path / "file" / "journal.db", tmp_path / "directory"):
@@ -640,7 +639,7 @@ def test_the_database_is_loaded_only_with_the_journal() -> None:
     assert result.stdout == "[]\n"
 
 
-def test_an_event_of_each_kind_is_read_as_it_was_written() -> None:
+def test_events_of_each_kind_round_trip_through_the_journal() -> None:
     from zot.journal.chunks import pack, unpack
 
     rows: list[Row] = [

@@ -49,7 +49,7 @@ def suffer(what: str, path: Path) -> list[list[str]]:
     return [line.split(" ", 1) for line in result.stdout.rstrip("\n").split("\n")]
 
 
-async def test_what_was_safe_survives_a_kill_at_every_append(tmp_path: Path) -> None:
+async def test_committed_rows_survive_a_kill_at_every_append(tmp_path: Path) -> None:
     said = suffer("crash", tmp_path / "journal.db")
     assert {word for word, _ in said} == {"safe"}
     numbers = [int(seq) for _, seq in said]
@@ -79,7 +79,7 @@ async def test_twenty_processes_contend_for_a_session_and_one_runs(tmp_path: Pat
     await journal.close()
 
 
-async def test_a_full_disk_is_said_loses_nothing_that_was_safe_and_can_be_left_behind(tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported_loses_no_committed_row_and_can_be_recovered_from(tmp_path: Path) -> None:
     said = suffer("fill", tmp_path / "journal.db")
     words = [line[0] for line in said]
     assert words == ["failed", "told", "safe", "refused", "refused", "resumed", "problems"]
@@ -115,7 +115,7 @@ async def test_a_journal_that_may_not_be_written_says_so_and_can_be_looked_at(pu
     assert looked == [["seen", "False a 1"], ["checked", "()"]]
 
 
-async def test_what_was_written_ahead_can_be_read_where_nothing_may_be_written(public: Path, tmp_path: Path) -> None:
+async def test_the_write_ahead_log_can_be_read_on_a_read_only_disk(public: Path, tmp_path: Path) -> None:
     journal = await Journal.open(tmp_path / "journal.db")
     record = await journal.record("a")
     await record.begin()
@@ -132,9 +132,7 @@ async def test_what_was_written_ahead_can_be_read_where_nothing_may_be_written(p
     assert {path.name for path in public.iterdir()} == {"journal.db", "journal.db-wal", "journal.db.lock"}
 
 
-async def test_a_file_that_others_keep_locked_is_an_error_in_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_locked_file_is_an_error_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "BUSY_S", 0.1)
     journal = await Journal.open(tmp_path / "journal.db")
     record = await journal.record("a")
@@ -180,9 +178,7 @@ async def test_the_end_of_the_writer_ends_every_wait(tmp_path: Path) -> None:
         await journal.close()
 
 
-async def test_who_cannot_bear_to_hear_that_its_rows_are_safe_costs_nobody_else(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_callback_that_raises_costs_no_other_writer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def stumble(seq: int) -> None:
         raise ZeroDivisionError("a bug")
 
@@ -206,7 +202,7 @@ async def test_who_cannot_bear_to_hear_that_its_rows_are_safe_costs_nobody_else(
 
 
 @pytest.mark.parametrize("plain", [False, True])
-async def test_a_task_that_costs_the_transaction_costs_all_that_were_in_it(tmp_path: Path, plain: bool) -> None:
+async def test_a_task_that_loses_the_transaction_fails_every_task_in_it(tmp_path: Path, plain: bool) -> None:
     def spoil(connection: sqlite3.Connection) -> None:
         connection.execute("INSERT OR ROLLBACK INTO said VALUES ('before')")  # As after an error of the disk.
 
@@ -392,7 +388,7 @@ def quick(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
-async def test_a_damaged_file_costs_what_was_damaged_and_says_so(quick: Path) -> None:
+async def test_a_damaged_file_loses_only_the_damaged_part_and_is_reported(quick: Path) -> None:
     tmp_path = quick
     everything = await fill(tmp_path / "journal.db")
     total = sum(map(len, everything.values()))
@@ -410,7 +406,7 @@ async def test_a_damaged_file_costs_what_was_damaged_and_says_so(quick: Path) ->
     assert sorted(losses)[len(losses) // 2] < total / 10
 
 
-async def test_damage_to_what_was_written_ahead_costs_the_end_and_says_so(quick: Path) -> None:
+async def test_a_damaged_write_ahead_log_loses_the_end_and_is_reported(quick: Path) -> None:
     tmp_path = quick
     journal = await Journal.open(tmp_path / "journal.db")
     record = await journal.record("one")
@@ -430,7 +426,7 @@ async def test_damage_to_what_was_written_ahead_costs_the_end_and_says_so(quick:
     await journal.close()
 
 
-async def test_the_damaged_file_is_kept_and_its_name_is_told(tmp_path: Path) -> None:
+async def test_the_damaged_file_is_kept_and_its_name_reported(tmp_path: Path) -> None:
     everything = await fill(tmp_path / "journal.db")
     journal = await Journal.open(tmp_path / "journal.db")
     await journal.mark_closed(SESSIONS[0], closed=True)
@@ -453,7 +449,7 @@ async def test_the_damaged_file_is_kept_and_its_name_is_told(tmp_path: Path) -> 
     assert {path.name for path in tmp_path.iterdir()} == {"journal.db", "journal.db.lock", aside.name}
 
 
-async def test_what_was_lost_is_a_problem_until_it_was_repaired_and_then_history(tmp_path: Path) -> None:
+async def test_a_loss_is_a_problem_until_repaired_and_history_afterwards(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     await fill(path)
     with sqlite3.connect(path) as connection:
@@ -475,7 +471,7 @@ async def test_what_was_lost_is_a_problem_until_it_was_repaired_and_then_history
 
 
 @pytest.mark.parametrize("bit", [0, 1, 2, 6, 31])
-async def test_a_flipped_bit_of_the_version_is_damage_and_no_later_file(tmp_path: Path, bit: int) -> None:
+async def test_a_flipped_bit_of_the_version_is_damage_and_not_a_later_version(tmp_path: Path, bit: int) -> None:
     everything = await fill(tmp_path / "journal.db")
     data = bytearray((tmp_path / "journal.db").read_bytes())
     data[63 - bit // 8] ^= 1 << bit % 8  # where the header has it, the lowest byte last
@@ -486,7 +482,7 @@ async def test_a_flipped_bit_of_the_version_is_damage_and_no_later_file(tmp_path
     await journal.close()
 
 
-async def test_whoever_dies_while_a_file_is_replaced_leaves_the_rest_to_the_next(tmp_path: Path) -> None:
+async def test_a_process_that_dies_replacing_a_file_leaves_the_rest_to_the_next(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     everything = await fill(path)
     shutil.copy(path, f"{path}.salvaged")
@@ -500,7 +496,7 @@ async def test_whoever_dies_while_a_file_is_replaced_leaves_the_rest_to_the_next
     assert {file.name for file in tmp_path.iterdir()} == left
 
 
-async def test_rows_of_another_version_are_no_damage(tmp_path: Path) -> None:
+async def test_rows_of_another_version_are_not_damage(tmp_path: Path) -> None:
     journal = await Journal.open(tmp_path / "journal.db")
     record = await journal.record("one")
     await journal.writing(put, Chunk(record.number, 0, 1, 1, 1, b'{"type":"sung"}\n'))
@@ -514,7 +510,7 @@ async def test_rows_of_another_version_are_no_damage(tmp_path: Path) -> None:
     await journal.close()
 
 
-async def test_what_is_there_twice_is_repaired_once(tmp_path: Path) -> None:
+async def test_a_duplicate_row_is_repaired_once(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     await fill(path)
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -528,7 +524,7 @@ async def test_what_is_there_twice_is_repaired_once(tmp_path: Path) -> None:
     assert check_file(str(path)).problems == ()
 
 
-async def test_damage_that_only_writing_meets_is_repaired_when_the_file_is_opened_again(tmp_path: Path) -> None:
+async def test_damage_met_only_by_writing_is_repaired_on_the_next_open(tmp_path: Path) -> None:
     everything = await fill(tmp_path / "journal.db")
     with closing(sqlite3.connect(tmp_path / "journal.db")) as connection:
         query = "SELECT rootpage FROM sqlite_schema WHERE name = 'sessions_by_cwd'"

@@ -81,7 +81,7 @@ def test_a_session_has_one_writer_in_a_process(path: Path) -> None:
         assert [leases.acquire(1), sorted(leases.held)] == [True, [1, 2]]
 
 
-def test_letting_go_of_what_is_not_held_takes_it_from_nobody(path: Path) -> None:
+def test_releasing_a_lease_that_is_not_held_affects_no_holder(path: Path) -> None:
     with holding(path) as holder, closing(Leases(str(path))) as leases:
         assert holder.acquire(1)
         leases.release(1)
@@ -144,7 +144,7 @@ def test_a_forked_child_does_not_keep_the_lease_of_a_killed_parent(path: Path) -
         assert leases.acquire(1)
 
 
-def test_who_replaces_the_journal_has_it_alone(path: Path) -> None:
+def test_replacing_the_journal_is_exclusive(path: Path) -> None:
     with closing(Leases(str(path))) as leases:
         with holding(path) as holder:
             assert holder.acquire(1)
@@ -176,7 +176,7 @@ def test_a_removed_lock_file_is_noticed(path: Path) -> None:
                 leases.acquire(2)
 
 
-def test_what_was_safe_is_remembered(path: Path) -> None:
+def test_the_committed_position_is_remembered(path: Path) -> None:
     with closing(Leases(str(path))) as leases:
         assert (leases.marked(1), leases.marked(900)) == (0, 0)
         leases.mark({900: 1 << 40})
@@ -187,7 +187,7 @@ def test_what_was_safe_is_remembered(path: Path) -> None:
         assert [leases.marked(number) for number in (899, 900, 901)] == [0, 1 << 40, 0]
 
 
-def test_the_lock_file_is_its_owners_alone(path: Path) -> None:
+def test_the_lock_file_is_private(path: Path) -> None:
     with closing(Leases(str(path))):
         assert path.stat().st_mode & 0o777 == 0o600
 
@@ -201,6 +201,6 @@ def test_the_owner_can_use_a_lock_file_that_was_made_under_a_strict_umask(path: 
         os.umask(before)
 
 
-def test_where_no_lock_file_can_be_that_is_said(tmp_path: Path) -> None:
+def test_an_impossible_lock_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreFailed, match=r"cannot be opened \(No such file or directory\): check"):
         Leases(str(tmp_path / "nowhere" / "lock"))

@@ -32,7 +32,7 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_the_first_is_first_until_it_leaves(file: str) -> None:
+def test_the_first_in_line_stays_first_until_it_leaves(file: str) -> None:
     third, first, second = (Ticket(file, 7, came) for came in (2.5, 0.0, 0.0))
     assert [ticket.is_first for ticket in (first, second, third)] == [True, False, False]
     second.leave()
@@ -92,6 +92,6 @@ def test_a_forked_child_does_not_keep_the_place_of_a_killed_parent(file: str) ->
     assert is_first is True
 
 
-def test_a_lock_file_that_is_not_there_is_said_to_be(tmp_path: Path) -> None:
+def test_a_missing_lock_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreFailed, match=r"cannot be locked \(No such file"):
         Ticket(str(tmp_path / "nothing"), 7, 1.0)

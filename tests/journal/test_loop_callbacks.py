@@ -24,7 +24,7 @@ class Loop(asyncio.SelectorEventLoop):
         return super().call_soon_threadsafe(callback, *args, **more)  # type: ignore[arg-type]
 
 
-def test_a_loop_is_woken_once_for_all_that_was_done_meanwhile_and_hears_it_in_order() -> None:
+def test_a_loop_is_woken_once_for_a_batch_of_callbacks_and_runs_them_in_order() -> None:
     loop, mail, heard = Loop(), LoopCallbacks(), list[int]()
     for number in range(100):
         mail.post(loop, lambda number=number: heard.append(number))  # type: ignore[misc]
@@ -36,7 +36,7 @@ def test_a_loop_is_woken_once_for_all_that_was_done_meanwhile_and_hears_it_in_or
     assert (loop.woken, heard) == (2, list(range(101)))
 
 
-def test_what_one_cannot_bear_to_hear_keeps_nobody_else_from_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_that_raises_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
     loop, mail, heard = Loop(), LoopCallbacks(), list[str]()
     mail.post(loop, lambda: heard.append(str(1 // 0)), lambda: heard.append("one of the same time"))
     mail.post(loop, lambda: heard.append("the other"))
@@ -46,7 +46,7 @@ def test_what_one_cannot_bear_to_hear_keeps_nobody_else_from_it(caplog: pytest.L
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_loop_that_is_closed_hears_nothing() -> None:
+def test_a_closed_loop_gets_no_callback() -> None:
     loop, mail, heard = Loop(), LoopCallbacks(), list[str]()
     loop.close()
     for _ in range(2):
@@ -54,7 +54,7 @@ def test_a_loop_that_is_closed_hears_nothing() -> None:
     assert heard == []
 
 
-async def test_who_gives_up_hearing_does_not_end_what_is_done() -> None:
+async def test_cancelling_the_wait_does_not_cancel_the_work() -> None:
     mail, done, failed, dropped, left = LoopCallbacks(), Future[str](), Future[str](), Future[str](), Future[str]()
     hearing = [mail.mirror(one) for one in (done, failed, dropped, left)]
     hearing[3].cancel()

@@ -21,12 +21,12 @@ FILE = Path(__file__).parents[1] / "files" / "session-v1.jsonl"
 LINES = FILE.read_bytes().split(b"\n")[:-1]
 
 
-def test_a_file_of_version_1_is_read_and_written_as_it_is(shell: Shell) -> None:
+def test_a_file_of_version_1_is_read_and_written_unchanged(shell: Shell) -> None:
     assert shell.sessions("import", str(FILE)) == ("v1\n", "", 0)
     assert shell.sessions("export", "v1").out == FILE.read_text()
 
 
-def test_what_is_read_is_what_would_be_written() -> None:
+def test_reading_and_writing_are_inverse() -> None:
     assert [encode(line) for line in checked(enumerate(LINES, 1), "f")] == LINES
 
 
@@ -42,7 +42,7 @@ def test_what_is_read_is_what_would_be_written() -> None:
         ("/srv", "", ""),
     ],
 )
-def test_a_directory_is_told_relative_to_the_home(path: str, home: str, told: str) -> None:
+def test_a_directory_is_stored_relative_to_the_home(path: str, home: str, told: str) -> None:
     assert portable(path, home) == told
     if told:
         assert local(told, home) == path
@@ -66,7 +66,7 @@ def altered(number: int, **fields: Any) -> Callable[[list[bytes]], list[bytes]]:
     return alter
 
 
-def test_what_a_person_allowed_stays_where_it_was() -> None:
+def test_approvals_for_good_are_not_exported() -> None:
     for row in (PermissionGranted("bash", command="make"), CallStarted("c1")):
         assert line_of(1, 1, row, home="/home/me") is None
         line = encode({"type": "change", "seq": 1, "run": 1, "change": row})
@@ -119,7 +119,7 @@ WRONG: list[tuple[str, Callable[[list[bytes]], list[bytes]], str]] = [
 
 
 @pytest.mark.parametrize(("change", "problem"), [pytest.param(*case, id=name) for name, *case in WRONG])
-def test_what_is_wrong_is_named_with_its_line(change: Callable[[list[bytes]], list[bytes]], problem: str) -> None:
+def test_an_error_is_reported_with_its_line(change: Callable[[list[bytes]], list[bytes]], problem: str) -> None:
     with pytest.raises(UserError) as caught:
         list(checked(enumerate(change(list(LINES)), 1), "f"))
     assert str(caught.value).startswith(f"f, {problem}")

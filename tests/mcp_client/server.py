@@ -27,6 +27,20 @@ TOOLS: list[dict[str, Any]] = [
 ]
 
 
+FORM: dict[str, Any] = {
+    "message": "Who are\x1b you?",
+    "requestedSchema": {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "title": "Name", "minLength": 2},
+            "age": {"type": "integer", "minimum": 0, "default": 7},
+            "color": {"type": "string", "enum": ["red", "green"], "enumNames": ["Red", "Green"]},
+        },
+        "required": ["name"],
+    },
+}
+
+
 def say(message: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
     sys.stdout.flush()
@@ -59,7 +73,7 @@ def messages() -> Iterator[dict[str, Any]]:
 
 def greet(request: dict[str, Any]) -> None:
     if request["method"] == "server/discover":
-        if MODE in ("old", "asks-old", "lies"):
+        if MODE in ("old", "asks-old", "form-old", "lies"):
             say({"id": request["id"], "error": {"code": -32601, "message": "what?"}})
         elif MODE == "exits-at-discover":
             sys.exit(1)
@@ -116,6 +130,13 @@ def call(request: dict[str, Any]) -> None:
             wanted = {"q": {"method": "elicitation/create", "params": {"message": "your key?"}}}
             result = {"resultType": "input_required", "inputRequests": wanted, "requestState": "here"}
             say({"id": request["id"], "result": result})
+        case "form-old":
+            answer(request, text(json.dumps(ask("elicitation/create", FORM)["result"])))
+        case "form" if "inputResponses" in params:
+            answer(request, text(json.dumps(params["inputResponses"]["q"])))
+        case "form":
+            wanted = {"q": {"method": "elicitation/create", "params": FORM}}
+            say({"id": request["id"], "result": {"resultType": "input_required", "inputRequests": wanted}})
         case "samples":
             wanted = {"q": {"method": "sampling/createMessage", "params": {}}}
             say({"id": request["id"], "result": {"resultType": "input_required", "inputRequests": wanted}})

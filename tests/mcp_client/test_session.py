@@ -36,7 +36,7 @@ async def test_a_server_of_either_generation_is_called(tmp_path: Path, mode: str
     await stage.until_left(0)
 
 
-async def test_which_generation_a_server_speaks_is_remembered(tmp_path: Path) -> None:
+async def test_the_protocol_generation_of_a_server_is_remembered(tmp_path: Path) -> None:
     async with McpStage(tmp_path, "old") as stage:
         await stage.learn()
     async with McpStage(tmp_path, mcp={"s": stage.server("old")}) as third:
@@ -76,7 +76,7 @@ async def test_an_outdated_list_is_offered_and_asked_for_again(tmp_path: Path) -
             await asyncio.sleep(0.005)
 
 
-async def test_what_the_model_sees_is_clean_named_and_in_order(tmp_path: Path) -> None:
+async def test_the_model_sees_clean_names_in_order(tmp_path: Path) -> None:
     async with McpStage(tmp_path) as stage:
         await stage.learn()
         assert stage.offered() == [STRANGE, "mcp__s__echo", "mcp__s__look"]
@@ -148,7 +148,7 @@ async def test_an_approval_shows_all_arguments(tmp_path: Path) -> None:
         assert question.args == {"text": "all of it"}
 
 
-async def test_only_what_the_server_calls_read_only_runs_in_parallel(tmp_path: Path) -> None:
+async def test_only_calls_declared_read_only_run_in_parallel(tmp_path: Path) -> None:
     async with McpStage(tmp_path) as stage:
         await stage.learn()
         tools = stage.session.agent._offered()
@@ -214,7 +214,7 @@ async def test_questions_of_a_server_are_answered_at_once(tmp_path: Path) -> Non
         assert json.loads((await stage.call())[0]) == [{"q": {"action": "decline"}}, "here"]
     async with McpStage(tmp_path, "asks-forever") as stage:
         await stage.learn()
-        assert await stage.call() == ("the MCP server s failed: asked 8 times for input", True)
+        assert await stage.call() == ("the MCP server s failed: asked 32 times for input", True)
     async with McpStage(tmp_path, "samples") as stage:
         await stage.learn()
         assert "zot does not call models for servers" in (await stage.call())[0]

@@ -43,13 +43,13 @@ def test_the_projects_servers_need_trust_in_their_file(tmp_path: Path) -> None:
     assert not project.found()["docs"].runs
 
 
-def test_a_bad_entry_costs_itself(tmp_path: Path) -> None:
-    entries = {"good": {"command": "x", "type": "stdio"}, "web": {"url": "http://x", "type": "http"}, "no": 7}
+def test_a_bad_entry_is_skipped_alone(tmp_path: Path) -> None:
+    entries = {"good": {"command": "x", "type": "stdio"}, "web": {"url": "ftp://x", "type": "http"}, "no": 7}
     found = Project(tmp_path, {**entries, "a__b": {"command": "x"}, "off": {"command": "x", "disabled": True}}).found(
         trust_project=True
     )
     assert {name for name, one in found.items() if one.runs} == {"good"}
-    assert "over HTTP" in found["web"].problem
+    assert "must begin with http" in found["web"].problem
     assert "its entry is invalid" in found["no"].problem
     assert "no usable name" in found["a__b"].problem
     assert not found["off"].enabled
@@ -104,7 +104,7 @@ def test_config_toml_has_servers_for_every_agent_and_flags_add_to_them(tmp_path:
         ('[mcp.x]\ncmd = "f"', "[mcp.x] cmd: unknown setting"),
         ("[mcp.x]\nargs = []", "[mcp.x] command: missing"),
         ('[mcp."a b"]\ncommand = "x"', "is not a valid server name"),
-        ("mcp = 3", "[mcp] is no table"),
+        ("mcp = 3", "[mcp] is not a table"),
         ('[mcp.x]\ncommand = "f"\ntimeout_s = 0', "[mcp.x] timeout_s"),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pace import slowness
+from timing import slowness
 
 from .stage import McpStage
 
@@ -24,7 +24,7 @@ ZOO = {
 
 
 @pytest.mark.parametrize("mode", ZOO)
-async def test_a_bad_server_costs_its_call_only(tmp_path: Path, mode: str) -> None:
+async def test_a_bad_server_fails_its_own_calls_only(tmp_path: Path, mode: str) -> None:
     timeout_s, explained = ZOO[mode]
     async with McpStage(tmp_path, mode, timeout_s=timeout_s) as stage:
         await stage.learn()
@@ -38,7 +38,7 @@ async def test_a_bad_server_costs_its_call_only(tmp_path: Path, mode: str) -> No
     await stage.until_left(0)
 
 
-async def test_a_server_that_answers_what_was_not_asked_is_still_understood(tmp_path: Path) -> None:
+async def test_a_server_that_sends_unsolicited_messages_is_still_understood(tmp_path: Path) -> None:
     async with McpStage(tmp_path, "wrong-ids") as stage:
         await stage.learn()
         text, failed = await stage.call()
@@ -81,7 +81,7 @@ async def test_a_silent_discovery_is_followed_by_a_handshake(tmp_path: Path) -> 
         assert server.revision == "2025-11-25"
 
 
-async def test_a_server_that_keeps_crashing_is_started_less_and_less_often(tmp_path: Path) -> None:
+async def test_a_crashing_server_is_restarted_with_growing_delays(tmp_path: Path) -> None:
     async with McpStage(tmp_path, "dies") as stage:
         await stage.learn()
         said = [(await stage.call())[0] for _ in range(4)]

@@ -70,10 +70,10 @@ ADVICE: list[tuple[ProviderError, str, str]] = [
 
 
 @pytest.mark.parametrize(("error", "provider", "text"), ADVICE)
-def test_whoever_can_do_something_is_told_what(error: ProviderError, provider: str, text: str) -> None:
+def test_an_error_that_the_user_can_fix_has_advice(error: ProviderError, provider: str, text: str) -> None:
     assert advice(error, provider) == text
 
 
-def test_no_kind_of_error_was_forgotten() -> None:
+def test_every_kind_of_error_is_covered() -> None:
     kinds = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ProviderError)}
     assert {type(error) for error, _, _ in ADVICE} == kinds - {ProviderError}

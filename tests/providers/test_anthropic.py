@@ -32,7 +32,7 @@ from zot.messages import (
 )
 from zot.providers.anthropic import AnthropicDecoder, AnthropicMessages
 from zot.providers.base import Reasoning
-from zot.providers.decoding import CallIds
+from zot.providers.sse import CallIds
 
 
 def outcome(pieces: Iterable[bytes]) -> Outcome:
@@ -369,7 +369,7 @@ def test_an_event_that_cannot_be_read_breaks_the_stream(payload: bytes) -> None:
         AnthropicDecoder(CallIds()).feed(b"data: " + payload + b"\n\n")
 
 
-def test_what_was_received_is_available_at_every_moment_and_a_half_written_call_never_is() -> None:
+def test_the_received_part_is_available_at_any_moment_without_a_partial_call() -> None:
     parts = (claude.thinking("Hm", signature="s"), claude.text("A", "B"), claude.tool("c1", "t", "{}"))
     decoder = AnthropicDecoder(CallIds())
     contents: list[tuple[TranscriptBlock, ...]] = []
@@ -389,7 +389,7 @@ def test_what_was_received_is_available_at_every_moment_and_a_half_written_call_
     ]
 
 
-def test_pings_and_comments_are_no_progress() -> None:
+def test_pings_and_comments_are_not_progress() -> None:
     decoder = AnthropicDecoder(CallIds())
     decoder.feed(b": hello\n\n" + claude.event("ping"))
     assert decoder.progress == 0
@@ -416,7 +416,7 @@ def _blocks(blocks: Sequence[TranscriptBlock | str]) -> tuple[TranscriptBlock, .
     return tuple(TextBlock(block) if isinstance(block, str) else block for block in blocks)
 
 
-def test_the_least_request() -> None:
+def test_the_smallest_request() -> None:
     request = AnthropicMessages(base_url="https://api.test", origin="anthropic").request(ask(user("hi")), "k")
     assert (request.method, request.url) == ("POST", "https://api.test/v1/messages")
     assert request.headers == snapshot(
@@ -447,7 +447,7 @@ def test_the_address_may_be_written_with_or_without_its_version(base_url: str) -
     assert api.request(ask(user("hi")), "k").url == "https://api.test/v1/messages"
 
 
-def test_system_and_tools_are_marked_for_caching_and_so_is_the_newest_word_of_the_user() -> None:
+def test_system_tools_and_the_newest_user_message_are_marked_for_caching() -> None:
     conversation = (user("one"), assistant("two"), user("three", "four"))
     assert body_of(*conversation, system="Be brief.", tools=TOOLS) == snapshot(
         {
@@ -525,14 +525,14 @@ THOUGHT = ThinkingBlock("hm", "sig")
         ),
     ],
 )
-def test_a_model_does_not_begin_to_think_in_the_middle_of_a_turn(conversation: list[Message], *, thinks: bool) -> None:
+def test_a_model_does_not_begin_to_reason_in_mid_turn(conversation: list[Message], *, thinks: bool) -> None:
     body = body_of(*conversation, reasoning="low", tools=TOOLS)
     assert (body.get("thinking"), body["max_tokens"]) == (
         ({"type": "enabled", "budget_tokens": 2048}, 6144) if thinks else (None, 1000)
     )
 
 
-def test_thinking_goes_back_with_its_signature_and_not_without() -> None:
+def test_thinking_is_sent_back_with_its_signature_only() -> None:
     conversation = (
         user("hi"),
         assistant(ThinkingBlock("a", "sig"), ThinkingBlock("unsigned"), ThinkingBlock(redacted="sealed"), "b"),
@@ -572,7 +572,7 @@ def test_a_message_that_ends_in_thinking_loses_that_thought() -> None:
     )
 
 
-def test_images_go_along_and_what_the_api_cannot_take_is_said_in_words() -> None:
+def test_images_are_sent_and_unsupported_ones_described() -> None:
     conversation = (
         user(
             "look",
@@ -602,7 +602,7 @@ def test_images_go_along_and_what_the_api_cannot_take_is_said_in_words() -> None
     )
 
 
-def test_an_error_with_an_image_is_told_as_text_with_one() -> None:
+def test_an_error_with_an_image_is_sent_as_text_with_one() -> None:
     failed = ResultBlock("c1", is_error=True, content=(TextBlock("broken"), ImageBlock("image/gif", b"GIF")))
     conversation = (user("go"), assistant(CallBlock("c1", "read", {"path": "x"})), results(failed))
     assert body_of(*conversation, tools=TOOLS)["messages"][-1]["content"] == snapshot(
@@ -675,7 +675,7 @@ def test_a_result_without_output_says_so(content: tuple[TextBlock, ...]) -> None
     assert result["content"] == [{"type": "text", "text": "(no output)"}]
 
 
-def test_messages_of_one_speaker_become_one_and_empty_ones_none() -> None:
+def test_messages_of_one_role_are_merged_and_empty_ones_omitted() -> None:
     conversation = (user("a"), user("b"), assistant(""), user(" "), user("c"), assistant("d"), user("e"), user(" "))
     assert body_of(*conversation)["messages"] == snapshot(
         [
@@ -694,7 +694,7 @@ def test_messages_of_one_speaker_become_one_and_empty_ones_none() -> None:
 
 
 @pytest.mark.parametrize("half", ["\ud83d", "a\ude00", "\ud83d\ude00"])
-def test_half_a_character_does_not_make_a_conversation_unspeakable(half: str) -> None:
+def test_a_lone_surrogate_does_not_break_a_conversation(half: str) -> None:
     whole = half.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     body = body_of(user(half), assistant(CallBlock("c1", "t", {half: half})), results(
         ResultBlock("c1", False, (TextBlock(half),))), system=half)  # fmt: skip
@@ -704,7 +704,7 @@ def test_half_a_character_does_not_make_a_conversation_unspeakable(half: str) ->
     assert body["messages"][2]["content"][0]["content"][0]["text"] == whole
 
 
-def test_thoughts_that_another_provider_sealed_are_not_told() -> None:
+def test_thoughts_sealed_by_another_provider_are_not_sent() -> None:
     thought = (ThinkingBlock("Hm", "s"), CallBlock("c1", "t", {}, signature="g"))
     said = [
         body_of(user("a"), Message("assistant", thought, "t", origin=origin), RESULT)["messages"][1]

@@ -199,7 +199,7 @@ async def test_the_undisturbed_conversation_has_everything_in_it(api: ApiName) -
         *((api, "a broken stream", True, 2, 2) for api in APIS if api != "anthropic"),
     ],
 )
-async def test_trouble_at_any_moment_leaves_a_conversation_that_goes_on(
+async def test_a_fault_at_any_moment_leaves_a_conversation_that_can_continue(
     api: ApiName, trouble: str, first: int, step: int, *, holds: bool
 ) -> None:
     last = await _points_of_a_quiet_talk(api, holds=holds)
@@ -212,7 +212,7 @@ async def test_trouble_at_any_moment_leaves_a_conversation_that_goes_on(
         conversation.check()
 
 
-async def test_an_abort_at_any_turn_of_the_event_loop_leaves_a_conversation_that_goes_on() -> None:
+async def test_an_abort_at_any_turn_of_the_event_loop_leaves_a_conversation_that_can_continue() -> None:
     turn, aborted = 0, True
     while aborted:
         turn += 1
@@ -241,7 +241,7 @@ async def _disturbed(conversation: Conversation, turns: int) -> bool:
 
 
 @pytest.mark.parametrize("queue", [False, True])
-async def test_an_abort_before_the_first_step_is_said_by_the_owner(*, queue: bool) -> None:
+async def test_an_abort_before_the_first_step_is_reported_by_the_owner(*, queue: bool) -> None:
     conversation = Conversation("anthropic", Points())
     conversation.transport.skip_to_the_end()
     conversation.session.prompt("hi", observer=Reports(started=conversation.accepted))

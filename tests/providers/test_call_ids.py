@@ -7,7 +7,7 @@ import re
 import pytest
 
 from zot.messages import CallBlock, Message
-from zot.providers.decoding import CallIds, acceptable_id, acceptable_name, finished_call
+from zot.providers.sse import CallIds, acceptable_id, acceptable_name, finished_call
 
 
 def said(*ids: str) -> Message:
@@ -29,7 +29,7 @@ def test_an_id_is_new_to_the_conversation(before: tuple[str, ...], given: tuple[
     assert [ids.take(call_id) for call_id in given] == taken
 
 
-def test_what_stands_for_a_strange_id_is_short_and_its_own() -> None:
+def test_the_substitute_for_a_foreign_id_is_short_and_unique() -> None:
     strange = ["functions.read:1", "functions.read:2", "é", "x" * 65, "", "a b"]
     stand_ins = [acceptable_id(call_id) for call_id in strange]
     assert all(re.fullmatch("c[0-9a-f]{8}", call_id) for call_id in stand_ins)
@@ -41,9 +41,9 @@ def test_what_stands_for_a_strange_id_is_short_and_its_own() -> None:
 @pytest.mark.parametrize(
     ("name", "sent"), [("read", "read"), ("a.b c", "a_b_c"), ("", "unknown"), ("x" * 70, "x" * 64)]
 )
-def test_a_tool_that_cannot_exist_gets_a_name_that_could(name: str, sent: str) -> None:
+def test_an_invalid_tool_name_becomes_a_valid_one(name: str, sent: str) -> None:
     assert acceptable_name(name) == sent
 
 
-def test_half_an_emoji_costs_one_character_and_not_the_call() -> None:
+def test_a_lone_surrogate_costs_one_character_and_not_the_call() -> None:
     assert finished_call("c", "t", r'{"a": "x\ud83d"}') == CallBlock("c", "t", {"a": "x�"})

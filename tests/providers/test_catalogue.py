@@ -126,7 +126,7 @@ def test_no_model_of_the_default_line_is_newer(provider: str) -> None:
 
 
 @pytest.mark.parametrize("provider", sorted(VENDORS.keys() - {"ollama"}))
-def test_every_provider_has_a_default_but_the_one_whose_models_its_owner_loads(provider: str) -> None:
+def test_every_provider_has_a_default_except_one_with_locally_loaded_models(provider: str) -> None:
     assert catalogue(provider).find(None) == catalogue(provider).models[0]
     assert catalogue("ollama").models == ()
 
@@ -152,13 +152,13 @@ def test_a_long_call_costs_what_its_tier_says_for_all_of_its_tokens() -> None:
     assert gemini.charge(long).cost_usd == pytest.approx(0.25 + 0.015 + 0.02500025, abs=1e-12)
 
 
-def test_of_many_tiers_the_highest_that_was_reached_holds() -> None:
+def test_the_highest_tier_reached_applies() -> None:
     model = Model("m", "acme", 10, 1, False, Price(1, 0, tiers=(Tier(2, 0, above=10), Tier(3, 0, above=20))))
     costs = [model.charge(Counters(count, 0, 0, 0, 0.0)).cost_usd * 1e6 for count in (10, 11, 20, 21)]
     assert costs == pytest.approx([10, 22, 40, 63])
 
 
-def test_what_has_no_price_of_its_own_costs_as_much_as_input() -> None:
+def test_a_kind_without_a_price_costs_as_much_as_input() -> None:
     plain, cached = Price(2.0, 8.0), Price(2.0, 8.0, 2.0, 2.0)
     counters = Counters(1000, 10, 500, 250, 0.0)
     assert plain.cost(counters) == cached.cost(counters)
@@ -222,7 +222,7 @@ def render(monkeypatch: pytest.MonkeyPatch) -> Any:
     return json.loads(text)["providers"]
 
 
-def test_the_script_takes_what_holds_and_is_of_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_keeps_valid_and_useful_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not what is retired, draws pictures, or has no window or price; and no tier beyond the window."""
     models = {model["id"]: model for model in render(monkeypatch)["anthropic"]}
     assert models["claude-sonnet-4-5"]["price"] == {"input": 3.0, "output": 15.0}
@@ -244,5 +244,5 @@ def test_the_script_takes_what_holds_and_is_of_use(monkeypatch: pytest.MonkeyPat
     assert [name for name in models if name not in known] == ["claude-opus-5"]
 
 
-def test_of_prices_by_the_hour_the_script_takes_the_dearest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_takes_the_highest_of_hourly_prices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert render(monkeypatch)["deepseek"][-1]["price"] == {"input": 2.0, "output": 4.0}

@@ -131,5 +131,5 @@ def test_sealed_thoughts_are_a_list(details: Any, *, fine: bool) -> None:
 
 
 @pytest.mark.parametrize("text", [b"{", b'{"a":NaN}', b'{"a":1,"a":2}', b'{"a":"\xff"}', b"[]"])
-def test_what_is_no_strict_object_is_refused(text: bytes) -> None:
+def test_an_object_that_is_not_strict_is_refused(text: bytes) -> None:
     assert len(problems(text)) == 1

@@ -112,7 +112,7 @@ async def converse(api: Api, messages: list[Message], limit: int) -> list[bytes]
     return transport.bodies
 
 
-async def test_it_is_made_shorter_in_this_test_and_still_has_what_it_needs() -> None:
+async def test_the_test_really_compacts_and_keeps_the_needed_messages() -> None:
     parts = [Part("turn", 2, 9000, has_image=True) for _ in range(8)]
     bodies = await converse(APIS["anthropic"].api(), messages_of(parts), 5000)
     kinds = ["summary" if b"hand-over notes" in body else "answer" for body in bodies]

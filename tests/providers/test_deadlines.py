@@ -45,7 +45,7 @@ async def test_no_answer_within_the_deadline_is_a_stall() -> None:
         await (await server.peer()).gone()
 
 
-async def test_a_request_that_is_not_taken_within_the_deadline_is_a_stall() -> None:
+async def test_a_request_that_is_not_read_within_the_deadline_is_a_stall() -> None:
     async def play(peer: Peer) -> None:
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a socket transport reads, too
         await asyncio.Event().wait()
@@ -55,7 +55,7 @@ async def test_a_request_that_is_not_taken_within_the_deadline_is_a_stall() -> N
             await post(transport, server.url(), bytes(30_000_000), deadlines=Deadlines(headers_s=0.05))
 
 
-async def test_the_time_it_took_to_write_the_request_is_not_added_to_the_deadline() -> None:
+async def test_the_time_to_write_the_request_is_not_added_to_the_deadline() -> None:
     async def play(peer: Peer) -> None:
         await peer.request()
         await asyncio.sleep(0.16)  # beyond the deadline, within twice the deadline

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zot.errors import StreamBroken
-from zot.providers.decoding import EventReader
+from zot.providers.sse import EventReader
 
 
 class _Word(msgspec.Struct, tag="word"):
@@ -37,7 +37,7 @@ READER = EventReader(msgspec.json.Decoder(_Word | _Change), kinds=("word", "chan
         b'{"text":"no type at all"}',
     ],
 )
-def test_an_event_of_a_kind_we_do_not_know_is_no_error(payload: bytes) -> None:
+def test_an_event_of_an_unknown_kind_is_ignored(payload: bytes) -> None:
     assert READER.decode_with_care(payload) is None
 
 
@@ -56,7 +56,7 @@ def test_an_event_of_a_kind_we_do_not_know_is_no_error(payload: bytes) -> None:
         b'{"type":"novelty","x":' + b"[" * 100_000,
     ],
 )
-def test_an_event_that_breaks_its_own_promise_breaks_the_stream(payload: bytes) -> None:
+def test_an_event_that_contradicts_itself_breaks_the_stream(payload: bytes) -> None:
     with pytest.raises(StreamBroken, match="cannot be read"):
         READER.decode_with_care(payload)
 
@@ -77,7 +77,7 @@ def test_an_event_that_breaks_its_own_promise_breaks_the_stream(payload: bytes) 
         (b"\xf0\x9f\x98", "\ufffd"),
     ],
 )
-def test_half_a_character_costs_only_itself(written: bytes, read: str) -> None:
+def test_a_lone_surrogate_costs_one_character(written: bytes, read: str) -> None:
     assert READER.decode_with_care(b'{"type":"word","text":"' + written + b'"}') == _Word(read)
 
 

@@ -33,7 +33,7 @@ def text(encoded: EncodedMessages, messages: list[Message], encode: Encoder) -> 
     return bytes(joined), role
 
 
-def test_only_what_is_new_is_encoded() -> None:
+def test_only_new_messages_are_encoded() -> None:
     encode, encoded = Encoder(), EncodedMessages()
     messages = [say("a"), say("b")]
     assert text(encoded, messages, encode) == (b">a;a>b;", "b")
@@ -43,14 +43,14 @@ def test_only_what_is_new_is_encoded() -> None:
     assert encode.encoded == ["a", "b", "c"]
 
 
-def test_what_is_equal_need_not_be_the_same() -> None:
+def test_equal_messages_need_not_be_identical() -> None:
     encode, encoded = Encoder(), EncodedMessages()
     encoded.text([say("a")], encode)
     assert text(encoded, [say("a"), say("b")], encode) == (b">a;a>b;", "b")
     assert encode.encoded == ["a", "b"]
 
 
-def test_a_conversation_that_changed_is_encoded_anew_from_there() -> None:
+def test_a_changed_conversation_is_encoded_anew_from_the_change() -> None:
     encode, encoded = Encoder(), EncodedMessages()
     a, b, c, summary = say("a"), say("b"), say("c"), say("s")
     encoded.text([a, b, c], encode)
@@ -71,7 +71,7 @@ def test_another_api_encodes_everything_anew() -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 4), max_size=6), max_size=6))
-def test_whatever_a_conversation_becomes_the_text_is_that_of_a_fresh_memory(talks: list[list[int]]) -> None:
+def test_the_encoding_always_equals_a_fresh_one(talks: list[list[int]]) -> None:
     words = [say(str(number)) for number in range(5)]
     encoded = EncodedMessages()
     encode = Encoder()
@@ -80,7 +80,7 @@ def test_whatever_a_conversation_becomes_the_text_is_that_of_a_fresh_memory(talk
         assert text(encoded, messages, encode) == text(EncodedMessages(), messages, Encoder())
 
 
-async def test_a_long_conversation_costs_each_request_only_what_is_new() -> None:
+async def test_each_request_of_a_long_conversation_encodes_only_new_messages() -> None:
     """Count what is looked at: the blocks of a message are, when it is encoded."""
     looked: list[str] = []
 
@@ -101,7 +101,7 @@ async def test_a_long_conversation_costs_each_request_only_what_is_new() -> None
     assert len(looked) == after_first
 
 
-async def test_every_request_is_what_it_would_be_without_a_memory() -> None:
+async def test_every_request_equals_one_without_a_cache() -> None:
     transport = FakeTransport()
     session = open_session(transport)
     seen: list[tuple[Message, ...]] = []

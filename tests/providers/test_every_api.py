@@ -124,7 +124,7 @@ FAULTS: dict[str, tuple[str, type[ProviderError], int]] = {
 
 @pytest.mark.parametrize("scene", SCENES)
 @pytest.mark.parametrize("api", APIS)
-async def test_a_scene_is_played_as_it_is_written_down(api: ApiName, scene: str) -> None:
+async def test_a_scene_is_played_as_recorded(api: ApiName, scene: str) -> None:
     conversation = Conversation(api)
     events = await conversation.say(scene)
     assert shape(events) == SCENES[scene]
@@ -134,7 +134,7 @@ async def test_a_scene_is_played_as_it_is_written_down(api: ApiName, scene: str)
 
 @pytest.mark.parametrize("scene", FAULTS)
 @pytest.mark.parametrize("api", APIS)
-async def test_a_fault_ends_as_it_is_written_down_and_the_conversation_goes_on(api: ApiName, scene: str) -> None:
+async def test_a_fault_ends_as_recorded_and_the_conversation_continues(api: ApiName, scene: str) -> None:
     expected, kind, asked = FAULTS[scene]
     conversation = Conversation(api, silence_s=STALLED_S if kind is Stalled else PATIENCE_S)
     events = await conversation.say(scene)
@@ -146,7 +146,7 @@ async def test_a_fault_ends_as_it_is_written_down_and_the_conversation_goes_on(a
     conversation.check()
 
 
-def test_every_scene_of_the_built_in_script_is_told() -> None:
+def test_every_scene_of_the_built_in_script_is_recorded() -> None:
     said = {prompt.split()[0] for prompt in (*SCENES, *FAULTS)}
     told_elsewhere = {"!help", "!echo", "!read", "!write", "!edit", "!loop", "!tools"}
     assert {scene.word for scene in demo().scenes if scene.word} == said | told_elsewhere
@@ -167,7 +167,7 @@ async def test_a_conversation_is_the_same_and_costs_the_same(api: ApiName, promp
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_what_was_counted_is_charged(api: ApiName) -> None:
+async def test_reported_usage_is_charged(api: ApiName) -> None:
     """Gemini does not tell what it wrote to its cache: that is input, and so are its prices."""
     events = await Conversation(api).say("!usage 1000000 100000 2000000 1000000")
     [usage] = [event for event in events if isinstance(event, Usage)]
@@ -217,7 +217,7 @@ async def test_over_a_socket_it_is_the_same(api: ApiName, prompts: list[str], si
         ("!script call bash {} ;; stall", ToolUseStart),
     ],
 )
-async def test_an_abort_ends_what_hangs_and_the_conversation_goes_on(
+async def test_an_abort_ends_a_hanging_call_and_the_conversation_continues(
     api: ApiName, prompt: str, moment: type[AgentEvent]
 ) -> None:
     conversation = Conversation(api)
@@ -256,7 +256,7 @@ async def test_arguments_are_understood_however_they_are_written(api: ApiName, c
 
 @pytest.mark.parametrize("given", ["id=call_1", 'id=""', 'id="functions.bash:0"'])
 @pytest.mark.parametrize("api", APIS)
-async def test_calls_whose_ids_repeat_in_every_reply_are_told_apart(api: ApiName, given: str) -> None:
+async def test_calls_with_repeated_ids_are_distinguished(api: ApiName, given: str) -> None:
     conversation = Conversation(api)
     script = (
         f"!script call bash {{}} {given} ;; call read {{}} {given} ;; --- ;; call look {{}} {given} ;; --- ;; say ok"
@@ -304,7 +304,7 @@ async def test_a_long_conversation_with_everything_in_it_is_accepted_at_every_st
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_however_many_images_there_are_the_conversation_goes_on(api: ApiName) -> None:
+async def test_a_conversation_continues_however_many_images_it_has(api: ApiName) -> None:
     conversation = Conversation(api)
     marks = {"anthropic": b'"image/png"', "gemini": b'"image/png"'}
     for _ in range(6):

@@ -77,14 +77,14 @@ def refused(status: int, headers: Mapping[str, str], body: bytes) -> ProviderErr
 
 
 @pytest.mark.parametrize("status", BY_STATUS)
-def test_a_status_alone_says_what_is_wrong(status: int) -> None:
+def test_a_status_alone_gives_the_kind_of_error(status: int) -> None:
     error = refused(status, {}, b"nope")
     assert (type(error), str(error)) == (BY_STATUS[status], f"http {status}: nope")
     assert (error.provider, error.status, error.code, error.retry_after_s) == ("", status, "", None)
 
 
 @pytest.mark.parametrize("code", [*BY_CODE, "another_error", "invalid_request_error"])
-def test_the_vendors_word_counts_more_than_the_status(code: str) -> None:
+def test_the_vendor_s_code_counts_more_than_the_status(code: str) -> None:
     body = json.dumps({"type": "error", "error": {"type": code, "message": "No."}}).encode()
     for status, usual in BY_STATUS.items():
         error = refused(status, {}, body)
@@ -126,7 +126,7 @@ def test_an_error_inside_a_stream_may_look_like_the_body_of_one(
     assert (type(error), error.code, str(error)) == (kind, code, f"{code}: {text}" if code else text)
 
 
-def test_a_wait_that_is_asked_for_inside_a_stream_is_heard() -> None:
+def test_a_retry_delay_inside_a_stream_is_honoured() -> None:
     hint = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.5s"}
     body = {"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": "m", "details": [hint]}}
     assert error_from_body(json.dumps(body).encode()).retry_after_s == 34.5
@@ -145,7 +145,7 @@ def test_a_wait_that_is_asked_for_inside_a_stream_is_heard() -> None:
         (400, {"message": "m", "type": "content_filter"}, ContentRefused),
     ],
 )
-def test_the_most_telling_word_counts(status: int, body: dict[str, object], kind: type[ProviderError]) -> None:
+def test_the_most_specific_code_counts(status: int, body: dict[str, object], kind: type[ProviderError]) -> None:
     assert type(refused(status, {}, json.dumps({"error": body}).encode())) is kind
 
 
@@ -165,7 +165,7 @@ def test_the_most_telling_word_counts(status: int, body: dict[str, object], kind
         ("", ""),
     ],
 )
-def test_an_address_that_has_moved_is_not_found_and_says_only_to_which_host(location: str, text: str) -> None:
+def test_a_moved_address_is_not_found_and_the_error_names_the_host_only(location: str, text: str) -> None:
     error = refused(307, {"location": location}, b"<html>secret")
     assert (type(error), str(error), error.status) == (NotFound, f"http 307: the address has moved{text}", 307)
 
@@ -202,7 +202,7 @@ def test_any_body_gives_a_readable_text(body: bytes, code: str, text: str) -> No
         ({"request-id": "r1"}, b'{"request_id":"r3"}', "r3"),
     ],
 )
-def test_the_request_id_is_kept_for_their_support(headers: dict[str, str], body: bytes, request_id: str) -> None:
+def test_the_request_id_is_kept_for_support(headers: dict[str, str], body: bytes, request_id: str) -> None:
     assert refused(500, headers, body).request_id == request_id
 
 
@@ -231,11 +231,11 @@ def test_the_request_id_is_kept_for_their_support(headers: dict[str, str], body:
         ({}, None),
     ],
 )
-def test_how_long_the_service_asked_us_to_wait(headers: dict[str, str], seconds: float | None) -> None:
+def test_the_retry_delay_of_the_service_is_parsed(headers: dict[str, str], seconds: float | None) -> None:
     assert refused(429, headers, b"").retry_after_s == seconds
 
 
 @given(st.text(st.sampled_from("0123456789 :,+-GMTOctWed"), max_size=40) | st.text())
-def test_no_date_is_too_strange(text: str) -> None:
+def test_any_date_is_accepted_or_ignored(text: str) -> None:
     seconds = refused(429, {"retry-after": text}, b"").retry_after_s
     assert seconds is None or 0 <= seconds < float("inf")

@@ -63,7 +63,7 @@ def contents(*messages: Message, **changes: Any) -> Any:
 assistant = partial(asking.assistant, origin="gemini")
 
 
-def test_the_least_request() -> None:
+def test_the_smallest_request() -> None:
     request = api().request(ask(user("hi")), "k")
     assert (request.method, request.url) == (
         "POST",
@@ -148,7 +148,7 @@ SHOWN = {"includeThoughts": True}
         ("gemini-3.7-flash", "off", {"thinkingLevel": "LOW"}),
     ],
 )
-def test_each_generation_is_told_in_its_words_how_much_to_think(
+def test_each_generation_gets_the_reasoning_effort_in_its_own_terms(
     model: str, reasoning: Reasoning, config: dict[str, Any]
 ) -> None:
     assert body_of(user("hi"), model=model, reasoning=reasoning)["generationConfig"]["thinkingConfig"] == config
@@ -165,7 +165,7 @@ def test_each_generation_is_told_in_its_words_how_much_to_think(
         ("gemini-12-ultra", "medium", {"thinkingLevel": "MEDIUM", **SHOWN}),
     ],
 )
-def test_of_models_we_do_not_know_we_ask_what_any_takes(
+def test_unknown_models_get_a_request_that_any_accepts(
     model: str, reasoning: Reasoning, config: dict[str, Any] | None
 ) -> None:
     body = json.loads(api().request(ask(user("hi"), model=model, reasoning=reasoning), "k").body)
@@ -185,7 +185,7 @@ def test_of_models_we_do_not_know_we_ask_what_any_takes(
         ("lab-1", "high", 1000, 1000),
     ],
 )
-def test_what_is_thought_leaves_room_for_the_answer(
+def test_the_reasoning_budget_leaves_room_for_the_answer(
     model: str, reasoning: Reasoning, max_tokens: int, expected: int
 ) -> None:
     body = body_of(user("hi"), model=model, reasoning=reasoning, max_tokens=max_tokens)
@@ -244,12 +244,12 @@ def test_a_result_without_output_says_so(content: tuple[TextBlock, ...]) -> None
     assert told["parts"][0]["functionResponse"]["response"] == {"output": "(no output)"}
 
 
-def test_a_result_of_a_call_that_nobody_made_is_named_after_itself() -> None:
+def test_a_result_without_its_call_is_named_after_itself() -> None:
     body = json.loads(api().request(ask(user("go"), RESULT), "k").body)
     assert body["contents"][0]["parts"][1]["functionResponse"]["name"] == "c1"
 
 
-def test_messages_of_one_speaker_become_one_and_empty_ones_none() -> None:
+def test_messages_of_one_role_are_merged_and_empty_ones_omitted() -> None:
     conversation = (user("a"), user("b"), assistant(""), user(" "), user("c"), assistant("d"), user("e"), user(" "))
     assert contents(*conversation) == [
         {"role": "user", "parts": [{"text": "a"}, {"text": "b"}, {"text": "c"}]},
@@ -258,7 +258,7 @@ def test_messages_of_one_speaker_become_one_and_empty_ones_none() -> None:
     ]
 
 
-def test_images_go_along_and_what_the_api_cannot_take_is_said_in_words() -> None:
+def test_images_are_sent_and_unsupported_ones_described() -> None:
     images = (ImageBlock("image/webp", b"RIFF"), ImageBlock("image/gif", b"GIF"), ImageBlock("image/png", b""))
     assert contents(user("look", *images, ImageBlock("", b"x")))[0]["parts"] == [
         {"text": "look"},
@@ -297,7 +297,7 @@ def test_signatures_go_back_where_they_came_from(
 
 
 @pytest.mark.parametrize("said", [(SEAL,), (ThinkingBlock("Hm", "c2ln"),), (ThinkingBlock("Hm"),), (" ", SEAL)])
-def test_a_reply_of_thoughts_alone_is_not_told(said: tuple[TranscriptBlock | str, ...]) -> None:
+def test_a_reply_of_thoughts_alone_is_not_sent(said: tuple[TranscriptBlock | str, ...]) -> None:
     assert contents(user("a"), assistant(*said), user("z")) == [
         {"role": "user", "parts": [{"text": "a"}, {"text": "z"}]}
     ]
@@ -324,25 +324,25 @@ SIGNED = (CallBlock("c1", "t", {}, signature="c2ln"), CallBlock("c2", "t", {}))
         (OLD, "anthropic", [None, None]),
     ],
 )
-def test_calls_go_back_sealed_and_those_of_others_say_that_they_are(
+def test_calls_are_sent_back_sealed_and_foreign_ones_marked(
     model: str, origin: str, expected: list[str | None]
 ) -> None:
     assert signatures(*SIGNED, model=model, origin=origin) == expected
 
 
-def test_a_call_of_our_own_that_was_never_sealed_says_so_to_a_model_that_wants_it() -> None:
+def test_our_unsealed_call_is_marked_for_a_model_that_wants_a_seal() -> None:
     assert signatures(CALL, model=NEW) == [NOBODY]
     assert signatures(CALL, model="gemini-flash-latest") == [NOBODY]
     assert signatures(CALL, model="lab-1") == [None]
 
 
-def test_thoughts_that_another_provider_sealed_are_not_told() -> None:
+def test_thoughts_sealed_by_another_provider_are_not_sent() -> None:
     said = assistant(ThinkingBlock("Hm", "s"), "b", SEAL, origin="anthropic")
     assert contents(user("a"), said, user("z"))[1]["parts"] == [{"text": "b"}]
 
 
 @pytest.mark.parametrize("half", ["\ud83d", "a\ude00", "\ud83d\ude00"])
-def test_half_a_character_does_not_make_a_conversation_unspeakable(half: str) -> None:
+def test_a_lone_surrogate_does_not_break_a_conversation(half: str) -> None:
     whole = half.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     told = results(ResultBlock("c1", False, (TextBlock(half),)))
     body = body_of(user(half), assistant(CallBlock("c1", "t", {half: half})), told, system=half)

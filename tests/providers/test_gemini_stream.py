@@ -15,8 +15,8 @@ from zot.errors import ContentRefused, ProviderError, ServiceFailed
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import CallBlock, Counters, Stop, TextBlock, ThinkingBlock
 from zot.providers.base import StreamEvent
-from zot.providers.decoding import CallIds
 from zot.providers.gemini import GeminiDecoder
+from zot.providers.sse import CallIds
 
 STREAMS = Path(__file__).parent / "streams" / "gemini"
 HALF = Counters(100, 0, 0, 0, 0.0)
@@ -200,7 +200,7 @@ FAILED = ("OTHER", "MALFORMED_RESPONSE", "TOO_MANY_TOOL_CALLS")
 @pytest.mark.parametrize(
     ("reason", "kind"), [*((name, ContentRefused) for name in REFUSED), *((name, ServiceFailed) for name in FAILED)]
 )
-def test_an_answer_that_was_broken_off_is_an_error(reason: str, kind: type[ProviderError]) -> None:
+def test_an_answer_that_was_cut_off_is_an_error(reason: str, kind: type[ProviderError]) -> None:
     decoder = GeminiDecoder(CallIds())
     assert decoder.feed(ending(reason)) == [TextDelta("Hi")]
     with pytest.raises(kind) as caught:
@@ -216,7 +216,7 @@ def test_a_call_is_whole_the_moment_it_arrives() -> None:
     assert [type(block) for block in decoder.reply().content] == [TextBlock, CallBlock]
 
 
-def test_bytes_that_are_no_text_cost_neither_the_call_nor_the_reply() -> None:
+def test_invalid_utf_8_costs_neither_the_call_nor_the_reply() -> None:
     args = b'{"candidates":[{"content":{"parts":[{"functionCall":{"name":"t","args":{"a":"\xff"}}}]}}]}'
     said = b'{"candidates":[{"content":{"parts":[{"text":"\xff"}]},"finishReason":"STOP"}]}'
     found = outcome([b"data: " + args + b"\n\ndata: " + said + b"\n\n"])
@@ -224,13 +224,13 @@ def test_bytes_that_are_no_text_cost_neither_the_call_nor_the_reply() -> None:
     assert found.error is None
 
 
-def test_a_second_candidate_is_not_heard() -> None:
+def test_a_second_candidate_is_ignored() -> None:
     candidates = [{"content": {"parts": [{"text": text}]}, "finishReason": "STOP"} for text in ("one", "two")]
     data = f"data: {json.dumps({'candidates': candidates})}\n\n".encode()
     assert outcome([data]).events == [TextDelta("one")]
 
 
-def test_comments_and_chunks_that_say_nothing_are_no_progress() -> None:
+def test_comments_and_empty_chunks_are_not_progress() -> None:
     decoder = GeminiDecoder(CallIds())
     decoder.feed(b": ping\n\n: ping\n\ndata: {}\n\n" + b'data: {"type":"ping","candidates":7}\n\n')
     assert decoder.progress == 0
@@ -240,6 +240,6 @@ def test_comments_and_chunks_that_say_nothing_are_no_progress() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200) | st.text(st.sampled_from('{}[]":,\\nadtpcefr0 '), max_size=120).map(str.encode))
-def test_nothing_makes_it_stumble(data: bytes) -> None:
+def test_no_input_breaks_the_decoder(data: bytes) -> None:
     outcome([b"data: " + data + b"\n\n"])
     outcome([b'data: {"candidates":[{"content":{"parts":[' + data + b"]}}]}\n\n"])

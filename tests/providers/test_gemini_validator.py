@@ -91,7 +91,7 @@ WRONG: dict[str, Callable[[dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("problem", WRONG)
-def test_what_is_wrong_is_found(problem: str) -> None:
+def test_a_broken_rule_is_found(problem: str) -> None:
     assert any(text.startswith(problem) for text in found(WRONG[problem]))
 
 
@@ -105,11 +105,11 @@ def test_what_is_wrong_is_found(problem: str) -> None:
         ("gemini-3-pro", 128, False),
     ],
 )
-def test_budgets_are_for_those_who_know_them(model: str, budget: int, *, fine: bool) -> None:
+def test_budgets_are_for_models_that_support_them(model: str, budget: int, *, fine: bool) -> None:
     config = {"maxOutputTokens": 40000, "thinkingConfig": {"thinkingBudget": budget}}
     assert (found(lambda body: body.update(generationConfig=config), model) == []) is fine
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"a":NaN}', b'{"a":1,"a":2}', b"\xff"])
-def test_what_is_not_strict_json_is_refused(body: bytes) -> None:
+def test_json_that_is_not_strict_is_refused(body: bytes) -> None:
     assert problems(body)[0].startswith("not strict JSON")

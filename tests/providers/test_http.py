@@ -16,7 +16,7 @@ from zot.version import __version__
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n6;x=y\r\n world\r\n0\r\nsum: 1\r\n\r\n"
 
 
-async def test_a_request_is_written_as_http_says() -> None:
+async def test_a_request_is_valid_http() -> None:
     async with serving(answering(OK)) as server, networked() as transport:
         response = await post(transport, server.url("/v1/x?a=b#c"), b"body", headers={"x-api-key": "k"})
         assert (response.status, response.headers) == (200, {"content-length": "2"})
@@ -97,7 +97,7 @@ async def test_a_body_without_length_ends_with_the_connection() -> None:
         assert len(server.peers) == 2
 
 
-async def test_what_arrived_together_is_read_together() -> None:
+async def test_bytes_that_arrived_together_are_read_together() -> None:
     chunks = b"".join(b"5\r\nab%03d\r\n" % number for number in range(1000))
     answer = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
     async with serving(answering(answer)) as server, networked() as transport:
@@ -145,7 +145,7 @@ async def test_a_cut_body_gives_what_arrived_and_then_fails_for_good() -> None:
     [(b"", ConnectionFailed), (b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf", StreamBroken)],
     ids=["before an answer", "in the body"],
 )
-async def test_a_reset_is_told_apart_by_when_it_comes(sent: bytes, error: type[Exception]) -> None:
+async def test_a_reset_is_classified_by_when_it_comes(sent: bytes, error: type[Exception]) -> None:
     head_read = asyncio.Event()
 
     async def play(peer: Peer) -> None:
@@ -169,7 +169,7 @@ async def test_a_reset_is_told_apart_by_when_it_comes(sent: bytes, error: type[E
     [b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 200 OK\r\nx: " + b"a" * 70_000 + b"\r\n\r\n", b"HTTP/1.1 200 OK\r\nx"],
     ids=["another protocol", "a huge header", "half a head"],
 )
-async def test_what_is_no_answer_is_refused_and_the_connection_closed(answer: bytes) -> None:
+async def test_an_invalid_answer_is_refused_and_the_connection_closed(answer: bytes) -> None:
     async with serving(hanging_up_after(answer)) as server, networked() as transport:
         with pytest.raises((StreamBroken, ConnectionFailed), match=f"127.0.0.1:{server.port}"):
             await post(transport, server.url())
@@ -244,7 +244,7 @@ async def test_a_host_with_several_addresses_is_reached_at_the_one_that_works(mo
             assert await fetch(transport, "http://two.invalid/") == b"ok"
 
 
-async def test_it_is_the_transport_that_providers_expect() -> None:
+async def test_it_implements_the_transport_of_providers() -> None:
     async with serving(answering(OK)) as server:
         transport: Transport = HttpTransport({})
         response = await transport.send(HttpRequest(server.url(), {}, b"{}"), Deadlines())

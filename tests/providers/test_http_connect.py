@@ -142,7 +142,7 @@ async def test_a_server_that_hangs_up_in_the_handshake_is_reported_as_such() -> 
             await post(transport, server.url(scheme="https"))
 
 
-async def test_a_handshake_that_is_not_answered_is_reported_as_such_and_not_tried_again() -> None:
+async def test_an_unanswered_handshake_is_reported_as_such_and_not_retried() -> None:
     """A server that speaks plain http often waits for the end of a line, which never comes."""
     async with serving(say_nothing) as server, networked(TRUSTED) as transport:
         api = AnthropicMessages(base_url=server.url(scheme="https").rstrip("/"), origin="anthropic")
@@ -174,7 +174,7 @@ async def test_a_missing_certificate_file_is_reported_before_anything_is_sent() 
         assert server.peers == []
 
 
-def test_a_context_always_verifies_and_takes_no_old_tls() -> None:
+def test_a_context_always_verifies_and_refuses_old_tls() -> None:
     for env in ({}, TRUSTED):
         context = client_context(env)
         assert context.verify_mode is ssl.CERT_REQUIRED
@@ -212,7 +212,7 @@ async def test_cancelling_while_connecting_closes_the_connection(through: str) -
             await (await server.peer()).gone()
 
 
-async def test_giving_up_in_any_moment_of_a_connect_leaves_no_socket_behind() -> None:
+async def test_cancelling_at_any_moment_of_a_connect_leaves_no_socket() -> None:
     moments, is_over = 0, False
     # What earlier tests left open is not ours to find, and looking through it takes its time on a busy machine.
     gc.collect()
@@ -296,7 +296,7 @@ async def test_a_proxy_that_opens_no_tunnel_is_a_failed_connection(answer: bytes
 
 
 @pytest.mark.parametrize(("status", "lasting"), [(302, False), (403, True), (407, True), (502, False), (503, False)])
-async def test_only_a_decision_of_the_proxy_is_not_worth_another_try(status: int, lasting: bool) -> None:
+async def test_only_a_decision_of_the_proxy_is_not_retried(status: int, lasting: bool) -> None:
     async def play(peer: Peer) -> None:
         await peer.answer(b"HTTP/1.1 %d No\r\n\r\n" % status)
 
@@ -320,7 +320,7 @@ async def test_plain_http_goes_through_a_proxy_with_the_whole_url() -> None:
         assert (sent["host"], sent["proxy-authorization"]) == ("api.example.com", "Basic dXNlcjpwYXNz")
 
 
-async def test_no_proxy_leads_past_the_proxy() -> None:
+async def test_no_proxy_bypasses_the_proxy() -> None:
     async with serving(say_nothing) as proxy, serving(answer_always) as server:
         async with networked({"ALL_PROXY": proxy.url(), "NO_PROXY": "127.0.0.0/8"}) as transport:
             assert await fetch(transport, server.url()) == b"ok"

@@ -129,7 +129,7 @@ async def test_a_request_on_a_fresh_connection_is_not_sent_again() -> None:
         assert len(server.peers) == 1
 
 
-async def test_a_connection_whose_request_was_not_taken_is_not_used_again() -> None:
+async def test_a_connection_whose_request_was_not_read_is_not_used_again() -> None:
     async def play(peer: Peer) -> None:
         await peer.send(OK)
         await asyncio.Event().wait()

@@ -157,14 +157,14 @@ def test_a_body_without_length_lasts_until_the_connection_is_closed_in_order() -
         CHUNKED + b"fffffffffffffffffff\r\n",
     ],
 )
-def test_what_is_not_http_breaks_the_answer(data: bytes) -> None:
+def test_invalid_http_breaks_the_answer(data: bytes) -> None:
     for answer in (received(data), received(*(bytes([byte]) for byte in data))):
         assert answer.progress is Progress.BROKEN
         assert type(answer.failure) is StreamBroken
         assert not answer.reusable
 
 
-def test_what_arrived_before_the_malformed_part_can_still_be_read() -> None:
+def test_bytes_before_the_malformed_part_can_still_be_read() -> None:
     answer = received(CHUNKED + b"3\r\nabc\r\nzz\r\n")
     assert (answer.take(1 << 30), answer.progress) == (b"abc", Progress.BROKEN)
 
@@ -182,7 +182,7 @@ def test_the_number_of_headers_is_bounded() -> None:
     [b"", b"HTTP/1.1 ", b"HTTP/1.1 200 ", b"HTTP/1.1 200 OK\r\nx: ", CHUNKED + b"2\r\nab\r\n0\r\nx: ", CHUNKED + b"2;"],
     ids=["line ends", "version", "reason", "header", "trailer", "chunk extension"],
 )
-def test_what_brings_no_body_is_bounded(start: bytes) -> None:
+def test_an_answer_without_a_body_is_bounded(start: bytes) -> None:
     filler = b"\r\n" if start == b"" else b"a"
     answer = received(start)
     for _ in range(MAX_HEAD_BYTES // 1000 + 2):
@@ -190,7 +190,7 @@ def test_what_brings_no_body_is_bounded(start: bytes) -> None:
     assert type(answer.failure) is StreamBroken
 
 
-def test_a_large_head_is_refused_also_when_it_comes_in_one_piece() -> None:
+def test_a_large_head_is_refused_even_in_one_piece() -> None:
     answer = received(b"HTTP/1.1 200 OK\r\nx: " + b"a" * MAX_HEAD_BYTES + b"\r\ncontent-length: 2\r\n\r\nok")
     assert type(answer.failure) is StreamBroken
 
@@ -210,7 +210,7 @@ def test_the_frames_of_many_small_chunks_do_not_add_up() -> None:
     assert (answer.progress, len(answer.take(1 << 30))) == (Progress.BODY, MAX_HEAD_BYTES)
 
 
-def test_the_number_of_interim_answers_is_bounded() -> None:
+def test_the_number_of_interim_answers_is_bounded_too() -> None:
     interim = b"HTTP/1.1 102 Processing\r\n\r\n"
     final = b"HTTP/1.1 204 No Content\r\n\r\n"
     assert received(interim * MAX_INTERIM + final).progress is Progress.WHOLE

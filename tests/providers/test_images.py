@@ -27,16 +27,16 @@ def shown(messages: list[Message], limits: ImageLimits = TEN) -> list[bool]:
 
 
 @pytest.mark.parametrize(("count", "gone"), [(0, 0), (10, 0), (11, 5), (15, 5), (16, 10), (20, 10), (100, 90)])
-def test_the_oldest_of_too_many_go_in_steps(count: int, gone: int) -> None:
+def test_the_oldest_of_too_many_images_are_dropped_in_steps(count: int, gone: int) -> None:
     assert shown(talk(count)) == [False] * gone + [True] * (count - gone)
 
 
 @pytest.mark.parametrize(("count", "gone"), [(5, 0), (6, 3), (7, 3), (8, 5), (9, 5)])
-def test_the_oldest_go_when_they_are_too_large_together(count: int, gone: int) -> None:
+def test_the_oldest_images_are_dropped_when_their_total_is_too_large(count: int, gone: int) -> None:
     assert shown(talk(count, 100)) == [False] * gone + [True] * (count - gone)
 
 
-def test_a_conversation_that_grows_keeps_what_was_sent_between_two_steps() -> None:
+def test_a_growing_conversation_keeps_its_images_between_two_steps() -> None:
     images, messages = ImageLimiter(), talk(11)
     before = images.of(messages, TEN)
     messages = [*messages, *talk(4)]
@@ -46,7 +46,7 @@ def test_a_conversation_that_grows_keeps_what_was_sent_between_two_steps() -> No
     assert images.of([*messages, *talk(1)], TEN)[5] != messages[5]
 
 
-def test_it_is_the_same_after_a_restart_and_after_a_change() -> None:
+def test_the_choice_is_the_same_after_a_restart_and_after_a_change() -> None:
     images, grown = ImageLimiter(), talk(0)
     for message in talk(40):
         grown.append(message)

@@ -140,7 +140,7 @@ async def test_a_service_that_never_ends_its_list_is_asked_ten_times() -> None:
         ),
     ],
 )
-async def test_a_failure_says_whose_it_is_and_what_to_do(answer: Any, kind: type[ProviderError], text: str) -> None:
+async def test_a_failure_names_its_provider_and_a_remedy(answer: Any, kind: type[ProviderError], text: str) -> None:
     transport = FakeTransport([answer])
     with pytest.raises(ProviderError) as caught:
         await ask(transport)
@@ -149,12 +149,12 @@ async def test_a_failure_says_whose_it_is_and_what_to_do(answer: Any, kind: type
 
 
 @pytest.mark.parametrize("answer", [None, Answer([b"{", None])])
-async def test_a_service_that_falls_silent_is_not_waited_for_for_ever(answer: Answer | None) -> None:
+async def test_a_service_that_falls_silent_is_given_up_at_the_deadline(answer: Answer | None) -> None:
     with pytest.raises(Stalled, match=r"^acme: the list of models did not arrive within 0\.05 s; try again$"):
         await list_models("acme", "chat", FakeTransport([answer]), base_url="http://x", key="", within_s=0.05)
 
 
-def test_what_is_served_is_marked_and_what_we_did_not_know_is_added() -> None:
+def test_served_models_are_marked_and_unknown_ones_added() -> None:
     listed = Catalogue(
         "acme", (Model("a", "acme", 9, 3, True), Model("b", "acme", 9, 3, True), Model("c", "acme", 9, 3, True))
     )

@@ -5,7 +5,7 @@ import pytest
 from zot.providers.mask import Mask, StreamMask, userinfo
 
 
-def test_a_secret_is_found_as_it_is_and_percent_encoded() -> None:
+def test_a_secret_is_found_verbatim_and_percent_encoded() -> None:
     mask = Mask(["sk-a/b+c"])
     assert mask("x sk-a/b+c y sk-a%2Fb%2Bc z sk-a/b%2Bc") == "x [key] y [key] z [key]"
 
@@ -17,7 +17,7 @@ def test_the_longest_is_replaced_first() -> None:
 
 
 @pytest.mark.parametrize("secret", ["", "a", "abc"])
-def test_what_is_too_short_to_be_a_secret_is_left_alone(secret: str) -> None:
+def test_a_text_too_short_to_be_a_secret_is_kept(secret: str) -> None:
     assert Mask([secret])("abc a") == "abc a"
 
 
@@ -49,7 +49,7 @@ SECRET = "sk-abab-123456"
         ("cut off sk-abab", "cut off sk-abab"),
     ],
 )
-def test_in_bytes_a_secret_is_found_however_they_are_cut(said: str, shown: str) -> None:
+def test_a_secret_in_bytes_is_found_however_they_are_split(said: str, shown: str) -> None:
     data = said.encode()
     for size in range(1, len(data) + 1):
         mask = StreamMask(Mask([SECRET, "never"]))
@@ -57,13 +57,13 @@ def test_in_bytes_a_secret_is_found_however_they_are_cut(said: str, shown: str) 
         assert (b"".join(pieces) + mask.finish()).decode() == shown
 
 
-def test_in_bytes_too_the_longest_is_replaced_first() -> None:
+def test_the_longest_secret_in_bytes_is_replaced_first() -> None:
     for size in range(1, 20):
         mask, data = StreamMask(Mask(["sk-1", "sk-123456", "3456"])), b"sk-123456 sk-1 3456"
         pieces = [mask.feed(data[at : at + size]) for at in range(0, len(data), size)]
         assert b"".join(pieces) + mask.finish() == b"[key] [key] [key]"
 
 
-def test_bytes_that_are_no_secret_are_not_held_back() -> None:
+def test_bytes_without_a_secret_are_not_delayed() -> None:
     mask = StreamMask(Mask([SECRET]))
     assert [mask.feed(piece) for piece in (b"\xff\xfe", b"abc", b"a sk", b"y")] == [b"\xff\xfe", b"abc", b"a ", b"sky"]

@@ -19,7 +19,7 @@ def test_the_price_of_a_call_is_right_to_the_bit() -> None:
     assert everything == Counters(1_000_000, 1_000_000, 1_000_000, 1_000_000, 3.0 + 15.0 + 0.3 + 3.75)
 
 
-def test_a_price_nobody_told_us_is_unknown_not_zero() -> None:
+def test_a_missing_price_is_unknown_and_not_zero() -> None:
     model = Model("m", "acme", 1000, 100, reasoning=False)
     charged = model.charge(Counters(100, 1, 0, 0, 0.0))
     assert charged == Counters(100, 1, 0, 0, 0.0, price_known=False)
@@ -43,7 +43,7 @@ def test_every_model_is_listed_once_under_its_provider_and_has_a_price(provider:
     assert catalogue(provider).find(None) == models[0]
 
 
-def test_every_provider_that_needs_a_key_says_where_it_is_looked_for() -> None:
+def test_every_provider_that_needs_a_key_names_its_sources() -> None:
     assert [vendor.name for vendor in VENDORS.values() if vendor.needs_key and not vendor.key_names] == []
 
 
@@ -52,7 +52,7 @@ def test_an_unknown_provider_is_answered_with_the_known_ones() -> None:
         catalogue("acme")
 
 
-def test_an_unlisted_model_is_sent_the_reasoning_that_was_asked_for() -> None:
+def test_an_unlisted_model_gets_the_requested_reasoning() -> None:
     assert catalogue("ollama").find("qwen3").reasoning
     assert catalogue("openai", unlisted=True).find("my-model").reasoning
     assert not catalogue("openai", unlisted=True).find("gpt-4o").reasoning

@@ -78,7 +78,7 @@ def test_without_a_key_nothing_is_authorized() -> None:
         ("https://v1.test", "https://v1.test/v1/chat/completions"),
     ],
 )
-def test_an_address_is_understood_with_and_without_its_version(base_url: str, url: str) -> None:
+def test_an_address_is_accepted_with_and_without_its_version(base_url: str, url: str) -> None:
     assert api(base_url=base_url).request(ask(user("hi")), "k").url == url
 
 
@@ -95,7 +95,7 @@ def test_an_address_is_understood_with_and_without_its_version(base_url: str, ur
         ("xai", "https://api.x.ai/v1/chat/completions"),
     ],
 )
-def test_every_vendor_is_found_where_it_is(vendor: str, url: str) -> None:
+def test_every_vendor_has_its_address(vendor: str, url: str) -> None:
     assert api(vendor, VENDORS[vendor].base_url).request(ask(user("hi")), "k").url == url
 
 
@@ -135,7 +135,7 @@ def test_a_whole_request() -> None:
     )
 
 
-def test_each_vendor_is_asked_in_its_own_words() -> None:
+def test_each_vendor_is_asked_in_its_own_dialect() -> None:
     about = {
         vendor: {key for key in body_of(user("hi"), vendor=vendor) if key not in ("model", "messages", "stream")}
         for vendor in QUIRKS
@@ -189,16 +189,14 @@ ENABLED, DISABLED = {"thinking": {"type": "enabled"}}, {"thinking": {"type": "di
         ("xai", "grok-4", [{}, {}, {}, {}]),
     ],
 )
-def test_how_much_is_thought_is_said_in_the_vendors_words(
-    vendor: str, model: str, expected: list[dict[str, Any]]
-) -> None:
+def test_the_reasoning_effort_is_in_the_vendor_s_terms(vendor: str, model: str, expected: list[dict[str, Any]]) -> None:
     levels: tuple[Reasoning, ...] = ("off", "low", "medium", "high")
     bodies = [body_of(user("hi"), vendor=vendor, model=model, reasoning=level) for level in levels]
     keys = ("reasoning_effort", "reasoning_format", "reasoning", "thinking")
     assert [{key: body[key] for key in keys if key in body} for body in bodies] == expected
 
 
-def test_images_go_along_and_what_cannot_be_taken_is_said_in_words() -> None:
+def test_images_are_sent_and_unsupported_ones_described() -> None:
     conversation = (user("look", PNG, ImageBlock("image/tiff", b"II*"), ImageBlock("image/png", b"")),)
     assert messages_of(*conversation) == snapshot(
         [
@@ -275,7 +273,7 @@ not JSON\
     )
 
 
-def test_the_images_of_results_follow_them_together_with_what_the_user_says_next() -> None:
+def test_images_of_results_follow_them_together_with_the_next_user_message() -> None:
     shown = (TextBlock("seen"), PNG, ImageBlock("image/tiff", b"II*"))
     conversation = (
         user("go"),
@@ -317,7 +315,7 @@ def test_a_failure_without_output_is_still_one() -> None:
     assert said[2]["content"] == "[error]"
 
 
-def test_messages_of_one_speaker_become_one_and_empty_ones_none() -> None:
+def test_messages_of_one_role_are_merged_and_empty_ones_omitted() -> None:
     conversation = (
         user("a"),
         user("b", "c"),
@@ -335,20 +333,20 @@ def test_messages_of_one_speaker_become_one_and_empty_ones_none() -> None:
     ]
 
 
-def test_texts_and_images_of_one_speaker_become_one_list() -> None:
+def test_texts_and_images_of_one_role_become_one_list() -> None:
     assert messages_of(user("a"), user(PNG), user("b")) == [
         {"role": "user", "content": [{"type": "text", "text": "a"}, PNG_PART, {"type": "text", "text": "b"}]},
     ]
 
 
-def test_a_conversation_that_has_not_begun_is_sent_without_messages() -> None:
+def test_an_empty_conversation_is_sent_without_messages() -> None:
     body = json.loads(api().request(ask(system="s"), "k").body)
     assert body["messages"] == [{"role": "system", "content": "s"}]
     assert json.loads(api().request(ask(), "k").body)["messages"] == []
 
 
 @pytest.mark.parametrize("vendor", QUIRKS)
-def test_where_a_user_must_not_follow_a_tool_the_model_says_a_word(vendor: str) -> None:
+def test_an_assistant_message_separates_user_and_tool_where_the_vendor_needs_it(vendor: str) -> None:
     roles = [said["role"] for said in messages_of(user("a"), assistant(CALL), RESULT, user("b"), vendor=vendor)]
     bridge = ["assistant"] if vendor == "mistral" else []
     assert roles == ["user", "assistant", "tool", *bridge, "user"]
@@ -379,7 +377,7 @@ def test_an_id_that_the_service_would_refuse_is_replaced(vendor: str, call_id: s
 @pytest.mark.parametrize(
     ("name", "sent"), [("read", "read"), ("a.b c", "a_b_c"), ("", "unknown"), ("é" * 80, "_" * 64)]
 )
-def test_a_name_that_nobody_could_have_does_not_end_the_conversation(name: str, sent: str) -> None:
+def test_an_invalid_name_does_not_end_the_conversation(name: str, sent: str) -> None:
     said = messages_of(user("a"), assistant(CallBlock("c1", name, {})), RESULT)
     assert said[1]["tool_calls"][0]["function"]["name"] == sent
 
@@ -390,7 +388,7 @@ SEAL = '[{"type":"reasoning.text","text":"Hm","signature":"s"}]'
 
 
 @pytest.mark.parametrize("vendor", ["deepseek", "kimi", "lab"])
-def test_thoughts_before_a_call_go_back_as_they_were(vendor: str) -> None:
+def test_thoughts_before_a_call_are_sent_back_unchanged(vendor: str) -> None:
     conversation = (
         user("a"),
         assistant(ThinkingBlock("Hm"), "b", ThinkingBlock(", so."), CALL, origin=vendor),
@@ -403,7 +401,7 @@ def test_thoughts_before_a_call_go_back_as_they_were(vendor: str) -> None:
 
 
 @pytest.mark.parametrize("vendor", ["deepseek", "kimi"])
-def test_where_a_thought_is_missed_one_stands_in_for_it(vendor: str) -> None:
+def test_a_missing_thought_is_replaced_where_the_vendor_needs_one(vendor: str) -> None:
     said = messages_of(user("a"), assistant(ThinkingBlock("Hm", "s"), CALL, origin="anthropic"), RESULT, vendor=vendor)
     assert said[1]["reasoning_content"] == "(no thought is known)"
 
@@ -420,7 +418,7 @@ def test_where_a_thought_is_missed_one_stands_in_for_it(vendor: str) -> None:
     ],
 )
 @pytest.mark.parametrize("calls", [[], [CALL]])
-def test_sealed_thoughts_go_back_as_they_were(
+def test_sealed_thoughts_are_sent_back_unchanged(
     thoughts: list[ThinkingBlock], sent: dict[str, Any], calls: list[CallBlock]
 ) -> None:
     follows = RESULT if calls else user("c")
@@ -429,13 +427,13 @@ def test_sealed_thoughts_go_back_as_they_were(
 
 
 @pytest.mark.parametrize("vendor", QUIRKS)
-def test_thoughts_of_another_provider_are_not_told(vendor: str) -> None:
+def test_thoughts_of_another_provider_are_not_sent(vendor: str) -> None:
     thought = assistant(ThinkingBlock("secret", SEAL), "b", CALL, origin="gemini")
     assert "secret" not in json.dumps(messages_of(user("a"), thought, RESULT, vendor=vendor))
 
 
 @pytest.mark.parametrize("vendor", ["openai", "ollama", "groq", "mistral", "xai", "somebody"])
-def test_thoughts_that_nobody_asked_for_are_kept_back(vendor: str) -> None:
+def test_thoughts_are_not_sent_unless_the_vendor_wants_them(vendor: str) -> None:
     said = messages_of(user("a"), assistant(ThinkingBlock("Hm", SEAL), "b", CALL), RESULT, vendor=vendor)
     assert "Hm" not in json.dumps(said)
 
@@ -447,7 +445,7 @@ def test_a_message_that_is_only_a_thought_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("half", ["\ud83d", "a\ude00", "\ud83d\ude00"])
-def test_half_a_character_does_not_make_a_conversation_unspeakable(half: str) -> None:
+def test_a_lone_surrogate_does_not_break_a_conversation(half: str) -> None:
     whole = half.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     said = messages_of(
         user(half),
@@ -463,7 +461,7 @@ def test_half_a_character_does_not_make_a_conversation_unspeakable(half: str) ->
 
 
 @pytest.mark.parametrize("vendor", QUIRKS)
-def test_what_was_sent_stays_as_it_was_sent(vendor: str) -> None:
+def test_sent_messages_stay_byte_equal(vendor: str) -> None:
     conversation = [
         user("a"),
         assistant(ThinkingBlock("Hm"), "b", CALL, origin=vendor),
@@ -486,7 +484,7 @@ def test_what_was_sent_stays_as_it_was_sent(vendor: str) -> None:
         before = messages[:-1] if messages[-1]["role"] == "user" else messages
 
 
-def test_what_was_encoded_is_not_looked_at_again() -> None:
+def test_encoded_messages_are_not_encoded_again() -> None:
     looked: list[str] = []
 
     class Watched(TextBlock, tag="text", frozen=True, gc=False):
@@ -529,6 +527,6 @@ def _turn(draw: st.DrawFn, number: int) -> list[Message]:
 
 @settings(max_examples=200, deadline=None)
 @given(st.data(), st.sampled_from(sorted(QUIRKS)), st.integers(0, 4))
-def test_whatever_was_said_the_strictest_server_accepts_it(data: st.DataObject, vendor: str, turns: int) -> None:
+def test_the_strictest_server_accepts_any_conversation(data: st.DataObject, vendor: str, turns: int) -> None:
     messages = [message for number in range(turns) for message in data.draw(_turn(number))]
     assert problems(api(vendor).request(ask(*messages, user("now?")), "k").body, QUIRKS[vendor]) == []

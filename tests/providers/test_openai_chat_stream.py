@@ -17,8 +17,8 @@ from zot.errors import ContentRefused, Overloaded, ProviderError, RateLimited, S
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import CallBlock, Counters, Stop, TextBlock, ThinkingBlock, TranscriptBlock
 from zot.providers.base import StreamEvent
-from zot.providers.decoding import CallIds
 from zot.providers.openai_chat import ChatDecoder
+from zot.providers.sse import CallIds
 
 RECORDED = Path(__file__).parent / "streams" / "chat"
 NOTHING = Counters(0, 0, 0, 0, 0.0)
@@ -509,7 +509,7 @@ def test_an_oddity_is_understood_in_pieces_whole_and_byte_by_byte(name: str) -> 
         ("something_new", "end_turn"),
     ],
 )
-def test_every_end_has_its_meaning(reason: str, stop: Stop) -> None:
+def test_every_finish_reason_has_its_meaning(reason: str, stop: Stop) -> None:
     assert outcome(gpt.reply(gpt.text("Hi"), ends=reason)) == Outcome(
         [TextDelta("Hi")], said(TextBlock("Hi"), stop=stop)
     )
@@ -557,7 +557,7 @@ def test_an_error_inside_a_stream_has_its_type(error: Any, kind: type[ProviderEr
 @pytest.mark.parametrize(
     ("reason", "kind"), [("content_filter", ContentRefused), ("insufficient_system_resource", Overloaded)]
 )
-def test_an_end_by_force_has_its_code(reason: str, kind: type[ProviderError]) -> None:
+def test_a_forced_end_has_its_code(reason: str, kind: type[ProviderError]) -> None:
     decoder = ChatDecoder(CallIds())
     decoder.feed(gpt.chunk(reason))
     with pytest.raises(kind) as caught:
@@ -571,7 +571,7 @@ def test_an_event_that_cannot_be_read_breaks_the_stream(payload: bytes) -> None:
         ChatDecoder(CallIds()).feed(b"data: " + payload + b"\n\n")
 
 
-def test_what_was_received_is_available_at_every_moment_and_a_half_written_call_never_is() -> None:
+def test_the_received_part_is_available_at_any_moment_without_a_partial_call() -> None:
     decoder = ChatDecoder(CallIds())
     contents: list[tuple[TranscriptBlock, ...]] = []
     for piece in gpt.reply(gpt.thinking("Hm"), gpt.text("A", "B"), gpt.tool(0, "c1", "t", "{}"), ends="tool_calls"):
@@ -599,7 +599,7 @@ def test_what_was_received_is_available_at_every_moment_and_a_half_written_call_
         gpt.DONE,
     ],
 )
-def test_what_says_nothing_is_no_progress(piece: bytes) -> None:
+def test_empty_chunks_are_not_progress(piece: bytes) -> None:
     decoder = ChatDecoder(CallIds())
     decoder.feed(piece * 3)
     assert decoder.progress == 0
@@ -618,7 +618,7 @@ def test_what_says_nothing_is_no_progress(piece: bytes) -> None:
         gpt.usage(),
     ],
 )
-def test_what_says_something_is_progress(piece: bytes) -> None:
+def test_chunks_with_content_are_progress(piece: bytes) -> None:
     decoder = ChatDecoder(CallIds())
     decoder.feed(piece)
     assert decoder.progress == 1

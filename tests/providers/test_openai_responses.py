@@ -48,7 +48,7 @@ assistant = partial(asking.assistant, origin="openai")
 THOUGHT = ThinkingBlock("hm", "sealed", id="rs_1")
 
 
-def test_the_least_request() -> None:
+def test_the_smallest_request() -> None:
     request = API.request(ask(user("hi")), "k")
     assert (request.method, request.url) == ("POST", "https://api.test/v1/responses")
     assert request.headers == snapshot(
@@ -145,7 +145,7 @@ def test_instructions_and_tools() -> None:
         ("somebody-elses", (None, "low", "medium", "high")),
     ],
 )
-def test_each_family_gets_the_effort_it_has(model: str, efforts: tuple[str | None, ...]) -> None:
+def test_each_family_gets_a_supported_effort(model: str, efforts: tuple[str | None, ...]) -> None:
     wanted: tuple[Reasoning, ...] = ("off", "low", "medium", "high")
     bodies = [body_of(user("hi"), model=model, reasoning=reasoning) for reasoning in wanted]
     assert tuple(body.get("reasoning", {}).get("effort") for body in bodies) == efforts
@@ -154,7 +154,7 @@ def test_each_family_gets_the_effort_it_has(model: str, efforts: tuple[str | Non
     assert "summary" not in bodies[0].get("reasoning", {})
 
 
-def test_thoughts_go_back_sealed_right_before_what_came_of_them() -> None:
+def test_thoughts_are_sent_back_sealed_right_before_their_calls() -> None:
     silent = ThinkingBlock("", "sealed too", id="rs_2")
     conversation = (user("a"), assistant(THOUGHT, silent, "b", ThinkingBlock("x", "s", id="rs_3"), CALL), RESULT)
     assert items_of(*conversation)[1:-1] == snapshot(
@@ -195,15 +195,15 @@ def test_thoughts_go_back_sealed_right_before_what_came_of_them() -> None:
         ("b", THOUGHT, ThinkingBlock("aborted")),
     ],
 )
-def test_a_thought_that_cannot_be_told_is_not(blocks: tuple[TranscriptBlock | str, ...]) -> None:
+def test_an_unsendable_thought_is_omitted(blocks: tuple[TranscriptBlock | str, ...]) -> None:
     assert items_of(user("a"), assistant(*blocks), user("c")) == items_of(user("a"), assistant("b"), user("c"))
 
 
-def test_a_thought_that_led_to_nothing_leaves_nothing() -> None:
+def test_a_thought_without_a_consequence_is_omitted() -> None:
     assert items_of(user("a"), assistant(THOUGHT), user("c")) == items_of(user("a"), user("c"))
 
 
-def test_thoughts_that_another_provider_sealed_are_not_told() -> None:
+def test_thoughts_sealed_by_another_provider_are_not_sent() -> None:
     kinds = [
         [item["type"] for item in items_of(user("a"), assistant(THOUGHT, CALL, origin=origin), RESULT)]
         for origin in ("", "openai", "anthropic")
@@ -212,7 +212,7 @@ def test_thoughts_that_another_provider_sealed_are_not_told() -> None:
     assert kinds == [own, own, ["message", "function_call", "function_call_output"]]
 
 
-def test_images_go_along_and_what_the_api_cannot_take_is_said_in_words() -> None:
+def test_images_are_sent_and_unsupported_ones_described() -> None:
     images = (
         ImageBlock("image/png", b"\x89PNG"),
         ImageBlock("image/tiff", b"II*"),
@@ -301,7 +301,7 @@ def test_a_failed_call_with_an_image_says_that_it_failed() -> None:
     assert [part.get("text") for part in output] == ["[error]", None]
 
 
-def test_what_is_empty_is_not_said() -> None:
+def test_empty_messages_are_not_sent() -> None:
     conversation = (user(" "), user("a"), assistant("", " "), user(""), user("b", "\n"))
     assert items_of(*conversation) == items_of(user("a"), user("b"))
 
@@ -317,7 +317,7 @@ def test_ids_and_names_of_other_services_are_made_to_fit() -> None:
     assert items[3]["call_id"] == "x" * 64
 
 
-def test_the_least_that_may_be_answered() -> None:
+def test_the_smallest_answer() -> None:
     assert body_of(user("hi"), max_tokens=1)["max_output_tokens"] == 16
 
 
@@ -332,7 +332,7 @@ def test_a_conversation_keeps_its_place_in_the_cache_and_shares_it_with_no_other
 
 
 @pytest.mark.parametrize("half", ["\ud83d", "a\ude00", "\ud83d\ude00"])
-def test_half_a_character_does_not_make_a_conversation_unspeakable(half: str) -> None:
+def test_a_lone_surrogate_does_not_break_a_conversation(half: str) -> None:
     whole = half.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     conversation = (user(half), assistant(CallBlock("c1", "t", {half: half})), results(
         ResultBlock("c1", False, (TextBlock(half),))))  # fmt: skip
@@ -343,7 +343,7 @@ def test_half_a_character_does_not_make_a_conversation_unspeakable(half: str) ->
     assert body["input"][2]["output"] == whole
 
 
-def test_what_was_told_before_is_not_encoded_again() -> None:
+def test_earlier_messages_are_not_encoded_again() -> None:
     looked: list[str] = []
 
     class Watched(TextBlock, tag="text", frozen=True, gc=False):

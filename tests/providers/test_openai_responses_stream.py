@@ -25,8 +25,8 @@ from zot.errors import (
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import CallBlock, Counters, TextBlock, ThinkingBlock, TranscriptBlock
 from zot.providers.base import StreamEvent
-from zot.providers.decoding import CallIds
 from zot.providers.openai_responses import ResponsesDecoder
+from zot.providers.sse import CallIds
 
 STREAMS = Path(__file__).parent / "streams" / "responses"
 NONE = Counters(0, 0, 0, 0, 0.0)
@@ -382,7 +382,7 @@ def test_a_stream_is_understood_however_it_is_cut(name: str, places: list[int]) 
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_no_text_is_told_twice_whatever_else_is_left_out_or_doubled(data: st.DataObject) -> None:
+def test_no_text_is_emitted_twice_whatever_is_missing_or_repeated(data: st.DataObject) -> None:
     """The deltas arrive once and in order; of the other events each may be missing, doubled or anywhere."""
     others = data.draw(st.lists(st.sampled_from([ADDED, PART_ADDED, TEXT_DONE, PART_DONE, ITEM_DONE]), max_size=8))
     order = data.draw(st.permutations([True, True, *([False] * len(others))]))
@@ -450,7 +450,7 @@ def test_an_event_that_cannot_be_read_breaks_the_stream(payload: bytes) -> None:
         ResponsesDecoder(CallIds()).feed(b"data: " + payload + b"\n\n")
 
 
-def test_what_was_received_is_available_at_every_moment_and_a_half_written_call_never_is() -> None:
+def test_the_received_part_is_available_at_any_moment_without_a_partial_call() -> None:
     parts = (gpt.thinking("Hm", signature="s"), gpt.text("A", "B"), gpt.tool("c1", "t", "{}"))
     decoder = ResponsesDecoder(CallIds())
     contents: list[tuple[TranscriptBlock, ...]] = []
@@ -470,7 +470,7 @@ def test_what_was_received_is_available_at_every_moment_and_a_half_written_call_
     ]
 
 
-def test_that_somebody_is_there_is_no_progress() -> None:
+def test_keep_alives_are_not_progress() -> None:
     decoder = ResponsesDecoder(CallIds())
     waiting = gpt.event("response.queued", response=gpt.response("queued"))
     working = gpt.event("response.in_progress", response=gpt.response("in_progress"))

@@ -33,7 +33,7 @@ def of(*own: dict[str, Any]) -> dict[str, Any]:
     return {"providers": {"openai": {"models": own}}}
 
 
-def test_a_new_model_comes_last_with_all_that_is_said_of_it(tmp_path: Path) -> None:
+def test_a_new_model_comes_last_with_all_its_declared_fields(tmp_path: Path) -> None:
     mine = {
         "id": "mine", "name": "My model", "reasoning": True, "contextWindow": 5000, "maxTokens": 1000,
         "priceInput": 1, "priceOutput": 2.5, "priceCacheRead": 0.1, "priceCacheWrite": 1.5,
@@ -45,18 +45,18 @@ def test_a_new_model_comes_last_with_all_that_is_said_of_it(tmp_path: Path) -> N
     assert found.find("mine") == Model("mine", "openai", 5000, 1000, True, price, "My model", "http://localhost:1")
 
 
-def test_what_is_not_said_of_a_new_model_is_not_known(tmp_path: Path) -> None:
+def test_undeclared_fields_of_a_new_model_are_unknown(tmp_path: Path) -> None:
     assert models(tmp_path, "ollama", {"id": "mine"}).find(None) == Model(
         "mine", "ollama", 32_768, 8192, reasoning=True, price=None, name="mine", window_known=False
     )
 
 
 @pytest.mark.parametrize("prices", [{"priceInput": 1}, {"priceOutput": 1}, {"priceCacheRead": 1}])
-def test_half_a_price_is_none(tmp_path: Path, prices: dict[str, float]) -> None:
+def test_half_a_price_is_no_price(tmp_path: Path, prices: dict[str, float]) -> None:
     assert models(tmp_path, "ollama", {"id": "mine", **prices}).find("mine").price is None
 
 
-def test_a_known_model_keeps_its_place_and_what_is_not_said_of_it(tmp_path: Path) -> None:
+def test_a_known_model_keeps_its_place_and_its_other_fields(tmp_path: Path) -> None:
     listed = catalogue("anthropic").models[0]
     found = models(tmp_path, "anthropic", {"id": listed.id, "maxTokens": 10, "priceOutput": 1}).models
     assert [model.id for model in found] == [model.id for model in catalogue("anthropic").models]
@@ -65,7 +65,7 @@ def test_a_known_model_keeps_its_place_and_what_is_not_said_of_it(tmp_path: Path
     )
 
 
-def test_a_price_that_somebody_states_has_no_tiers(tmp_path: Path) -> None:
+def test_a_declared_price_has_no_tiers(tmp_path: Path) -> None:
     found = models(tmp_path, "gemini", {"id": "gemini-2.5-pro", "priceInput": 1}, {"id": "gemini-4-argon", "name": "A"})
     assert found.find("gemini-2.5-pro").price == Price(1.0, 10.0, 0.125)
     assert found.find("gemini-4-argon").price == catalogue("gemini").find("gemini-4-argon").price
@@ -77,7 +77,7 @@ def test_free_is_a_price(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [{}, {"providers": {}}, {"providers": {"acme": {"models": [{"id": "x"}]}}, "v": 2}])
-def test_a_file_that_says_nothing_of_a_provider_changes_nothing(tmp_path: Path, content: Any) -> None:
+def test_a_file_without_a_provider_s_models_changes_nothing(tmp_path: Path, content: Any) -> None:
     write(tmp_path, content)
     assert models_of(Config(env={"ZOT_HOME": str(tmp_path)})) == catalogue("anthropic")
 
@@ -127,7 +127,7 @@ def saying(text: str) -> Script:
     return Script.parse(f"say {text}\n")
 
 
-def test_a_model_is_asked_where_it_is_served(tmp_path: Path, zot: Callable[..., Zot]) -> None:
+def test_a_model_is_called_at_its_own_address(tmp_path: Path, zot: Callable[..., Zot]) -> None:
     with serving(saying("here")) as here, serving(saying("there")) as there:
         own = [{"id": "a", "baseUrl": here}, {"id": "b", "baseUrl": f"{there}/v1"}]
         write(tmp_path, {"providers": {"anthropic": {"models": own}}})
@@ -165,7 +165,7 @@ def said(process: Zot) -> str:
     return text_of(process.until(type="done"))
 
 
-def test_what_a_call_costs_is_what_the_file_says(tmp_path: Path, zot: Callable[..., Zot]) -> None:
+def test_a_call_costs_what_the_file_declares(tmp_path: Path, zot: Callable[..., Zot]) -> None:
     write(tmp_path, {"providers": {"lab": {"models": [{"id": "lab-1", "priceInput": 10, "priceOutput": 50}]}}})
     process = zot(env={"ZOT_HOME": str(tmp_path)})
     process.send({"type": "prompt", "message": "!usage 1000000 2 0 0"})

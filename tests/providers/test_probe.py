@@ -56,24 +56,24 @@ async def test_an_answer_is_judged_by_its_status(status: int, body: bytes, probe
         ("https://here/v1/chat/completions", "https://here/v1/models"),
     ],
 )
-async def test_a_server_of_ones_own_is_asked_where_it_is(address: str, url: str) -> None:
+async def test_a_custom_server_is_asked_at_its_address(address: str, url: str) -> None:
     transport, vendor = FakeTransport([Answer([b""])]), VENDORS["openai"]
     await probe(vendor, endpoint(vendor, api=None, base_url=address, env={}), "", transport)
     assert [request.url for request in transport.requests] == [url]
 
 
-async def test_without_a_key_there_is_none_to_refuse() -> None:
+async def test_without_a_key_none_can_be_refused() -> None:
     assert await ask(FakeTransport([Answer([b""], 401)]), "ollama", "") == Probed(
         "refused", "it requires a key (http 401)"
     )
     assert await ask(FakeTransport([Answer([b""], 200)]), "ollama", "") == Probed("accepted", "it answers")
 
 
-async def test_who_cannot_be_reached_is_said_to_be() -> None:
+async def test_an_unreachable_service_is_reported() -> None:
     assert await ask(FakeTransport([ConnectionFailed("no route")])) == Probed("unreachable", "no route")
 
 
-async def test_who_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_service_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probing, "WITHIN_S", 0.05)
     assert await ask(FakeTransport([None])) == Probed("unreachable", "no answer within 0.05 s")
     assert await ask(FakeTransport([Answer([None], 500)])) == Probed("unreachable", "no answer within 0.05 s")
@@ -93,9 +93,7 @@ async def test_who_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyP
         ("openrouter", "https://openrouter.ai/api/v1/key", {"authorization": "Bearer k"}),
     ],
 )
-async def test_each_service_is_asked_what_it_answers_only_to_those_with_a_key(
-    name: str, url: str, headers: dict[str, str]
-) -> None:
+async def test_each_service_gets_a_request_that_needs_a_key(name: str, url: str, headers: dict[str, str]) -> None:
     transport = FakeTransport([Answer([b""])])
     await ask(transport, name)
     assert transport.requests == [HttpRequest(url, {"accept": "application/json", **headers}, b"", "GET")]

@@ -110,7 +110,7 @@ async def test_a_recording_has_every_byte_in_order_and_no_key(tmp_path: Path, wo
 REFUSAL = f"""status 401 '{{"error":{{"message":"no such key: {KEY}"}}}}'"""
 
 
-async def test_a_key_that_a_refusal_quotes_is_not_kept(tmp_path: Path, work: Path) -> None:
+async def test_a_key_quoted_in_a_refusal_is_not_recorded(tmp_path: Path, work: Path) -> None:
     file = tmp_path / "run.jsonl"
     events = await recorded(f"chunk 7\n{REFUSAL}", file, work, ["hi"])
     assert faults(events) == [
@@ -124,9 +124,7 @@ async def test_a_key_that_a_refusal_quotes_is_not_kept(tmp_path: Path, work: Pat
     "fault",
     ["refuse", 'say "Hel"\ncut', 'say "Hel"\nerror overloaded_error "Too much"', "status 500", 'raw "nonsense"'],
 )
-async def test_a_fault_is_replayed_as_it_was(
-    tmp_path: Path, work: Path, fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_fault_is_replayed(tmp_path: Path, work: Path, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "_FIRST_DELAY_S", 0.01)
     file = tmp_path / "run.jsonl"
     script = tmp_path / "fault.lab"
@@ -176,14 +174,14 @@ async def test_a_recording_cut_short_by_a_crash_is_played_up_to_there(tmp_path: 
         ('{"type":"recording","version":2,"provider":"lab","api":"anthropic","model":"lab-1"}\n', "of version 2"),
     ],
 )
-def test_what_is_no_recording_is_refused(tmp_path: Path, content: str, message: str) -> None:
+def test_a_file_that_is_not_a_recording_is_refused(tmp_path: Path, content: str, message: str) -> None:
     file = tmp_path / "x.jsonl"
     file.write_text(content)
     with pytest.raises(ConfigError, match=message):
         zot.run("hi", provider="lab", replay=str(file))
 
 
-def test_a_file_that_is_no_recording_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_recording_is_not_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "precious.txt"
     file.write_text("mine")
     with pytest.raises(ConfigError, match="not overwritten"):
@@ -191,7 +189,7 @@ def test_a_file_that_is_no_recording_is_not_overwritten(tmp_path: Path) -> None:
     assert file.read_text() == "mine"
 
 
-async def test_an_older_recording_is(tmp_path: Path, work: Path) -> None:
+async def test_an_older_recording_is_overwritten(tmp_path: Path, work: Path) -> None:
     file = tmp_path / "run.jsonl"
     await recorded('say "a long answer that is recorded first"', file, work, ["hi"])
     await recorded('say "Yes."', file, work, ["hi"])
@@ -210,7 +208,7 @@ def test_rpc_records_and_replays(zot: Callable[..., Zot], tmp_path: Path) -> Non
     assert {"type": "done"} in heard[0]
 
 
-async def test_when_recording_is_not_possible_any_more_the_run_goes_on(
+async def test_a_run_continues_when_recording_fails(
     tmp_path: Path, work: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     events = await say(["!words 2000"], provider="lab", record="/dev/full", cwd=str(work))
@@ -218,7 +216,7 @@ async def test_when_recording_is_not_possible_any_more_the_run_goes_on(
     assert [record.message for record in caplog.records] == ["/dev/full: recording ends here: No space left on device"]
 
 
-async def test_a_key_in_an_answer_is_not_kept_however_it_comes(tmp_path: Path, work: Path) -> None:
+async def test_a_key_in_an_answer_is_not_recorded_however_it_is_split(tmp_path: Path, work: Path) -> None:
     file = tmp_path / "run.jsonl"
     script = f"""chunk 7\nsay "Your key is {KEY}, \\ud83d\\ude00 {KEY}"\n---\nchunk 1\nsay "\\u00fc{KEY}" """
     events = await recorded(script, file, work, ["hi", "ho"])
@@ -230,7 +228,7 @@ async def test_a_key_in_an_answer_is_not_kept_however_it_comes(tmp_path: Path, w
         assert KEY.encode() not in b"".join(chunk.data for chunk in exchange.chunks)
 
 
-async def test_a_key_in_any_header_is_not_kept(tmp_path: Path) -> None:
+async def test_a_key_in_any_header_is_not_recorded(tmp_path: Path) -> None:
     file = tmp_path / "run.jsonl"
     inner = LabTransport(Script.parse(f"status 500 x-quoted={KEY}", "test"))
     recorder = RecordingTransport(inner, str(file), RecordingHeader(1, "lab", "anthropic", "lab-1"))
@@ -246,7 +244,7 @@ async def test_a_key_in_any_header_is_not_kept(tmp_path: Path) -> None:
     assert KEY not in file.read_text()
 
 
-async def test_an_older_recording_that_others_could_read_is_ours_alone_then(tmp_path: Path, work: Path) -> None:
+async def test_an_older_recording_that_others_could_read_becomes_private(tmp_path: Path, work: Path) -> None:
     file = tmp_path / "run.jsonl"
     await recorded('say "Yes."', file, work, ["hi"])
     file.chmod(0o644)
@@ -265,9 +263,7 @@ def test_recording_into_a_pipe_is_refused_at_once(tmp_path: Path, read: bool) ->
         os.close(reader)
 
 
-async def test_a_checked_replay_does_not_mind_how_long_commands_took_nor_their_numbers(
-    tmp_path: Path, work: Path
-) -> None:
+async def test_a_checked_replay_ignores_durations_and_process_ids(tmp_path: Path, work: Path) -> None:
     file, script = tmp_path / "run.jsonl", tmp_path / "run.lab"
     script.write_text("""call bash {"command": "sleep 0.2; sleep 30 & seq 9999"}\n---\nsay "Done." """)
     settings: dict[str, Any] = {"provider": "lab", "cwd": str(work), "env": {"ZOT_HOME": str(tmp_path / "home")}}

@@ -160,6 +160,6 @@ def test_a_bad_request_is_refused(change: Callable[[Any], None]) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"a": NaN}', b'{"a": 1, "a": 1}'])
-def test_what_is_not_strict_json_is_refused(body: bytes) -> None:
+def test_json_that_is_not_strict_is_refused(body: bytes) -> None:
     [problem] = problems(body)
     assert problem.startswith("not strict JSON")

@@ -109,7 +109,7 @@ async def test_a_passing_failure_is_tried_three_times_with_growing_waits(status:
 
 
 @pytest.mark.parametrize("status", [301, 400, 401, 403, 404, 413, 422, 501])
-async def test_a_lasting_failure_is_not_tried_again(status: int) -> None:
+async def test_a_lasting_failure_is_not_retried(status: int) -> None:
     heard, transport = Heard(), FakeTransport([refused(status) for _ in range(9)])
     with pytest.raises(ProviderError):
         await everything(call(transport, heard))
@@ -158,7 +158,7 @@ FAULT = claude.event("error", error={"type": "overloaded_error", "message": "No.
         (claude.reply(ends="refusal"), "the model refused to answer this (rephrase it, or use another model)"),
     ],
 )
-async def test_every_failure_says_once_whose_it_is(answer: Answer | list[bytes] | Exception, text: str) -> None:
+async def test_every_failure_names_its_provider_once(answer: Answer | list[bytes] | Exception, text: str) -> None:
     stream = call(FakeTransport([answer]))
     with pytest.raises(ProviderError) as caught:
         await everything(stream)
@@ -191,7 +191,7 @@ WHERE = "(check --base-url and --api)"
         ),
     ],
 )
-async def test_what_is_no_answer_at_all_is_shown(kind: str, pieces: list[bytes], text: str) -> None:
+async def test_a_body_that_is_not_an_answer_is_shown(kind: str, pieces: list[bytes], text: str) -> None:
     transport = FakeTransport([Answer(pieces, headers={"content-type": kind})])
     with pytest.raises(ProviderError) as caught:
         await everything(call(transport))
@@ -201,7 +201,7 @@ async def test_what_is_no_answer_at_all_is_shown(kind: str, pieces: list[bytes],
 
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("page", [b"<h1>Welcome</h1>", b"data: welcome\n\n", b"{}"])
-async def test_a_page_is_no_answer_through_any_api(api: ApiName, page: bytes) -> None:
+async def test_a_web_page_is_not_an_answer_through_any_api(api: ApiName, page: bytes) -> None:
     transport = FakeTransport([Answer([page], headers={"content-type": "text/html"})])
     stream = Service("test", APIS[api].api(), transport, key=KEY).call(REQUEST, Heard())
     with pytest.raises(StreamBroken, match=r"^test: http 200: not a stream of events but text/html, which begins: "):
@@ -209,7 +209,7 @@ async def test_a_page_is_no_answer_through_any_api(api: ApiName, page: bytes) ->
     assert len(transport.requests) == 1
 
 
-async def test_trouble_that_is_told_instead_of_a_stream_is_met_like_any_other() -> None:
+async def test_an_error_instead_of_a_stream_is_handled_like_any_other() -> None:
     busy = Answer(
         [b'{"error":{"type":"overloaded_error","message":"m"}}'], headers={"content-type": "application/json"}
     )
@@ -218,7 +218,7 @@ async def test_trouble_that_is_told_instead_of_a_stream_is_met_like_any_other() 
     assert heard.retries == [("anthropic: overloaded_error: m", 1, 0.5)]
 
 
-async def test_a_stream_under_a_wrong_name_is_read_all_the_same() -> None:
+async def test_a_stream_with_a_wrong_content_type_is_read() -> None:
     assert await everything(call(FakeTransport([Answer(FINE, headers={"content-type": "text/plain"})]))) == [
         TextDelta("fine")
     ]
@@ -258,7 +258,7 @@ async def test_another_key_is_tried_where_the_key_was_wrong(answer: Answer, aske
     assert [request.headers["x-api-key"] for request in transport.requests] == ["old", "new"][:asked]
 
 
-async def test_a_failure_that_is_raised_again_says_it_still_only_once() -> None:
+async def test_a_failure_raised_again_names_its_provider_once() -> None:
     stream = call(FakeTransport([Answer([claude.start() + b"".join(claude.text("a")(0)) + FAULT])]))
     async with asyncio.timeout(PATIENCE_S):
         await stream.open()
@@ -284,7 +284,7 @@ async def test_a_long_message_is_shortened() -> None:
     assert str(caught.value) == f"anthropic: http 400: {'x' * 1990} ... (try another model or another --api)"
 
 
-async def test_a_key_at_the_place_where_a_message_is_shortened_is_not_shown_by_half() -> None:
+async def test_a_key_at_the_cut_of_a_shortened_message_is_not_shown_in_part() -> None:
     body = b"x" * 1980 + b"sk-test-1234" + b"x" * 1000
     with pytest.raises(ProviderError) as caught:
         await everything(call(FakeTransport([Answer([body], status=400)])))
@@ -300,7 +300,7 @@ async def test_a_key_that_is_quoted_inside_a_stream_is_not_repeated_either() -> 
 
 
 @pytest.mark.parametrize("error", [Stalled("no headers in time"), StreamBroken("not HTTP")])
-async def test_a_stall_before_the_headers_is_not_tried_again(error: ProviderError) -> None:
+async def test_a_stall_before_the_headers_is_not_retried(error: ProviderError) -> None:
     heard, transport = Heard(), FakeTransport([error])
     with pytest.raises(type(error)):
         await everything(call(transport, heard))
@@ -356,7 +356,7 @@ async def test_a_service_that_asks_for_more_than_a_minute_is_reported_instead() 
     ],
     ids=["empty", "cut short", "reset", "broken", "an error event", "an error at once", "a final error"],
 )
-async def test_nothing_is_tried_again_once_an_answer_began(pieces: list[Piece], kind: type[ProviderError]) -> None:
+async def test_nothing_is_retried_once_an_answer_began(pieces: list[Piece], kind: type[ProviderError]) -> None:
     heard, transport = Heard(), FakeTransport([Answer(pieces)])
     with pytest.raises(kind):
         await everything(call(transport, heard))
@@ -364,7 +364,7 @@ async def test_nothing_is_tried_again_once_an_answer_began(pieces: list[Piece], 
 
 
 @pytest.mark.parametrize("code", ["overloaded_error", "rate_limit_error", "api_error"])
-async def test_an_error_that_comes_instead_of_an_answer_is_tried_again(code: str) -> None:
+async def test_an_error_that_comes_instead_of_an_answer_is_retried(code: str) -> None:
     fault = claude.event("ping") + claude.event("error", error={"type": code, "message": "x"})
     heard, transport = Heard(), FakeTransport([Answer([fault]), Answer([fault]), claude.reply(claude.text("a"))])
     stream = call(transport, heard)
@@ -374,7 +374,7 @@ async def test_an_error_that_comes_instead_of_an_answer_is_tried_again(code: str
     assert [response.closed for response in transport.responses[:2]] == [1, 1]
 
 
-async def test_what_was_said_before_an_error_is_heard_before_it() -> None:
+async def test_text_before_an_error_is_emitted_before_it() -> None:
     fault = claude.event("error", error={"type": "overloaded_error", "message": "x"})
     stream = call(FakeTransport([Answer([claude.start() + b"".join(claude.text("a", "b")(0)) + fault, None])]))
     async with asyncio.timeout(PATIENCE_S):
@@ -438,7 +438,7 @@ def test_silence_ends_a_call_even_while_pings_flow() -> None:
     with_a_clock(main)
 
 
-def test_a_slow_answer_is_no_silence() -> None:
+def test_a_slow_answer_is_not_silence() -> None:
     async def main(loop: Clockwork) -> None:
         pieces = (later(loop, 100, piece) for piece in claude.reply(claude.thinking("a", signature="s")))
         assert len(await everything(call(FakeTransport([Answer(pieces)])), AGES_S)) == 1
@@ -447,7 +447,7 @@ def test_a_slow_answer_is_no_silence() -> None:
     with_a_clock(main)
 
 
-def test_the_time_a_reader_takes_is_no_silence_of_the_service() -> None:
+def test_the_reader_s_time_does_not_count_as_silence() -> None:
     async def main(loop: Clockwork) -> None:
         stream = call(FakeTransport([claude.reply(claude.text("a", "b", "c"))]))
         await stream.open()
@@ -459,7 +459,7 @@ def test_the_time_a_reader_takes_is_no_silence_of_the_service() -> None:
     with_a_clock(main)
 
 
-def test_a_refusal_without_end_is_not_waited_for() -> None:
+def test_an_endless_refusal_is_not_read_to_its_end() -> None:
     async def main(loop: Clockwork) -> None:
         slow = Answer(itertools.repeat(later(loop, 4, b"sorry ")), status=401)
         with pytest.raises(AuthFailed, match=r"^anthropic: http 401: sorry sorry"):
@@ -469,7 +469,7 @@ def test_a_refusal_without_end_is_not_waited_for() -> None:
     with_a_clock(main)
 
 
-async def test_deadlines_are_those_that_were_given() -> None:
+async def test_given_deadlines_are_used() -> None:
     stream = call(FakeTransport([Answer([claude.start(), None])]), deadlines=Deadlines(silence_s=0.001))
     with pytest.raises(Stalled, match=r"nothing new for 0.001 s"):
         await everything(stream)
@@ -548,7 +548,7 @@ async def test_a_retry_does_not_repeat_the_key_either() -> None:
     ],
     ids=["before the headers", "in a refusal", "before the first event", "in the middle"],
 )
-async def test_a_cancelled_call_lets_go_of_its_connection_at_every_stage(script: list[Answer | None]) -> None:
+async def test_a_cancelled_call_releases_its_connection_at_every_stage(script: list[Answer | None]) -> None:
     transport = FakeTransport(script)
     stream = call(transport)
     task = asyncio.get_running_loop().create_task(everything(stream))
@@ -564,7 +564,7 @@ async def test_a_cancelled_call_lets_go_of_its_connection_at_every_stage(script:
     assert len(transport.requests) == 1
 
 
-async def test_a_call_cancelled_while_it_waits_to_try_again_does_not() -> None:
+async def test_a_call_cancelled_between_attempts_is_not_retried() -> None:
     asleep = asyncio.Event()
 
     async def sleep(seconds: float) -> None:
@@ -590,7 +590,7 @@ async def test_closing_a_service_closes_its_transport() -> None:
 
 
 @pytest.mark.parametrize("at", range(1, 12))
-async def test_whatever_breaks_a_call_its_connection_is_closed_with_it(at: int) -> None:
+async def test_a_failed_call_closes_its_connection_whatever_the_cause(at: int) -> None:
     def break_it() -> None:
         raise ServiceFailed("broken here")
 
@@ -611,7 +611,7 @@ ENDED = [api for api in APIS if api != "gemini"]
 
 @pytest.mark.parametrize("api", ENDED)
 @pytest.mark.parametrize("fault", [StreamBroken("the answer was cut short"), None], ids=["cut", "silent"])
-async def test_an_answer_is_whole_with_its_last_event_whatever_becomes_of_the_connection(
+async def test_an_answer_is_complete_with_its_last_event_whatever_happens_to_the_connection(
     api: ApiName, fault: Exception | None
 ) -> None:
     words = APIS[api].words
@@ -624,7 +624,7 @@ async def test_an_answer_is_whole_with_its_last_event_whatever_becomes_of_the_co
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_an_answer_that_is_cut_before_its_last_event_is_no_success(api: ApiName) -> None:
+async def test_an_answer_cut_before_its_last_event_is_not_a_success(api: ApiName) -> None:
     words = APIS[api].words
     pieces: list[Piece] = [*words.reply(words.text("Hel", "lo"))]
     last = max(at for at, piece in enumerate(pieces) if isinstance(piece, bytes) and piece.strip())
@@ -653,7 +653,7 @@ class SlowResponse:
         self.arrived.cancel()
 
 
-async def test_each_read_has_its_own_deadline_whatever_those_before_had() -> None:
+async def test_each_read_has_its_own_deadline() -> None:
     deadline, loop = ReadDeadline(), asyncio.get_running_loop()
     async with asyncio.timeout(PATIENCE_S):
         for at_once in (SlowResponse(), SlowResponse()):
@@ -675,7 +675,7 @@ async def test_each_read_has_its_own_deadline_whatever_those_before_had() -> Non
     assert task.cancelling() == 0
 
 
-async def test_a_cancelled_read_is_no_stall() -> None:
+async def test_a_cancelled_read_is_not_a_stall() -> None:
     deadline, loop = ReadDeadline(), asyncio.get_running_loop()
     reading = loop.create_task(deadline.read(SlowResponse(), loop.time() + 600))
     await asyncio.sleep(0)

@@ -91,7 +91,7 @@ def test_the_rules_of_the_format(stream: bytes, expected: list[bytes]) -> None:
      (b"event: delta\ndata:z", [b"z"]),
      (b"event: delta\nid: 1\ndata: z", [b"z"]), (b"\n\n\n", []), (b"event: delta\ndata: y\n\nz", [b"y"])],
 )  # fmt: skip
-def test_one_that_is_unlike_all_others_is_understood_wherever_the_stream_is_cut(
+def test_an_unusual_event_is_understood_wherever_the_stream_is_cut(
     name: bytes, stranger: bytes, data: list[bytes]
 ) -> None:
     usual = [name + b"data: %d\n\n" % number for number in range(4)]
@@ -109,7 +109,7 @@ def test_an_event_is_out_as_soon_as_its_last_line_ends(eol: bytes) -> None:
     assert parser.feed(b"\ndata: b\n\n" if eol == b"\r\n" else b"data: b\n\n") == [b"b"]
 
 
-def test_nothing_between_two_pieces_changes_nothing() -> None:
+def test_an_empty_chunk_changes_nothing() -> None:
     assert _fed([b"", b"data: a\r", b"", b"\n", b"", b"\r\n", b"data: b\n", b"", b"\n"]) == [b"a", b"b"]
 
 
@@ -123,7 +123,7 @@ def test_an_event_that_is_too_long_breaks_the_stream(piece: int) -> None:
         parser.feed(b"x" * piece)
 
 
-def test_a_long_event_in_small_pieces_takes_time_in_proportion() -> None:
+def test_a_long_event_in_small_pieces_takes_linear_time() -> None:
     # Eight times the bytes take eight times as long; if each piece cost what came before it, it would be 64 times.
     short = min(_time_to_feed(256 << 10) for _ in range(3))
     long = min(_time_to_feed(2 << 20) for _ in range(3))

@@ -177,5 +177,5 @@ def test_more_than_four_cache_marks_are_too_many() -> None:
 
 
 @pytest.mark.parametrize("text", [b"{", b'{"a":NaN}', b'{"a":1,"a":2}', b'{"a":"\xff"}'])
-def test_what_is_not_strict_json_is_refused(text: bytes) -> None:
+def test_json_that_is_not_strict_is_refused(text: bytes) -> None:
     assert "not strict JSON" in problems(text)[0]

@@ -87,7 +87,7 @@ def test_its_own_address_may_have_a_path(vendor: str, spelled: str) -> None:
         ("[::1]:8080", "http://[::1]:8080"),
     ],
 )
-def test_an_address_of_ollama_may_be_as_short_as_ollama_takes_it(given: str, address: str) -> None:
+def test_an_address_of_ollama_may_be_as_short_as_ollama_accepts(given: str, address: str) -> None:
     assert endpoint(VENDORS["ollama"], api=None, base_url=None, env={"OLLAMA_HOST": given}).base_url == address
 
 

@@ -106,29 +106,29 @@ OTHERS: dict[str, tuple[object, type[ProviderError]]] = {
 
 @pytest.mark.parametrize("status", [400, 422])
 @pytest.mark.parametrize("case", TOO_LONG)
-def test_a_conversation_that_is_too_long_is_known_by_what_is_said(case: str, status: int) -> None:
+def test_a_too_long_conversation_is_recognised_by_the_message(case: str, status: int) -> None:
     assert type(response_error(status, {}, json.dumps(TOO_LONG[case]).encode(), now=0.0)) is ContextTooLong
 
 
 @pytest.mark.parametrize("case", NEAR_MISSES)
-def test_what_only_sounds_like_it_stays_a_bad_request(case: str) -> None:
+def test_similar_messages_stay_bad_requests(case: str) -> None:
     assert type(response_error(400, {}, json.dumps(NEAR_MISSES[case]).encode(), now=0.0)) is BadRequest
 
 
 @pytest.mark.parametrize("case", OTHERS)
-def test_credit_and_keys_are_known_by_what_is_said(case: str) -> None:
+def test_credit_and_key_errors_are_recognised_by_the_message(case: str) -> None:
     body, kind = OTHERS[case]
     assert type(response_error(400, {}, json.dumps(body).encode(), now=0.0)) is kind
 
 
-def test_what_is_said_counts_for_nothing_with_another_status() -> None:
+def test_the_message_is_ignored_with_another_status() -> None:
     body = json.dumps(_anthropic("prompt is too long: 207791 tokens > 200000 maximum")).encode()
     kinds = [type(response_error(status, {}, body, now=0.0)) for status in (401, 409, 418, 429, 500)]
     assert ContextTooLong not in kinds
     assert ContextTooLong is type(response_error(400, {}, body, now=0.0))
 
 
-def test_inside_a_stream_it_counts_where_the_request_is_called_bad() -> None:
+def test_inside_a_stream_the_message_counts_for_bad_requests() -> None:
     said = "prompt is too long: 207791 tokens > 200000 maximum"
     assert type(stream_error("invalid_request_error", said)) is ContextTooLong
     assert type(error_from_body(json.dumps({"error": {"message": said, "code": 400}}).encode())) is ContextTooLong

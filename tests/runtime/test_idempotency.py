@@ -105,7 +105,7 @@ def said(text: str) -> list[AgentEvent]:
     return [TurnStart(1), usage, AssistantMessage((TextBlock(text),), NOW), TurnEnd("end_turn")]
 
 
-async def test_an_answer_that_got_out_is_given_again_for_its_time(bench: Bench) -> None:
+async def test_a_delivered_answer_is_repeated_until_its_ttl(bench: Bench) -> None:
     once = await bench.run(*said("Hello"), Done())
     await once.keep(HELLO)
     await once.delivered()
@@ -121,9 +121,7 @@ async def test_an_answer_that_got_out_is_given_again_for_its_time(bench: Bench) 
 
 
 @pytest.mark.parametrize("step_s", [-3600.0, 3600.0])
-async def test_setting_the_clock_neither_repeats_a_request_nor_makes_its_answer_last_longer(
-    bench: Bench, step_s: float
-) -> None:
+async def test_a_clock_change_neither_repeats_a_request_nor_extends_its_answer(bench: Bench, step_s: float) -> None:
     once = await bench.run(*said("Hello"), Done())
     await once.keep(HELLO)
     bench.machine.wall += step_s
@@ -140,7 +138,7 @@ async def test_setting_the_clock_neither_repeats_a_request_nor_makes_its_answer_
     assert again.position is PromptPosition.NOWHERE
 
 
-async def test_after_a_restart_with_the_clock_set_back_an_answer_is_given_for_its_time(bench: Bench) -> None:
+async def test_after_a_restart_with_the_clock_set_back_an_answer_is_repeated_until_its_ttl(bench: Bench) -> None:
     once = await bench.run(*said("Hello"), Done())
     await once.keep(HELLO)
     await once.delivered()
@@ -162,7 +160,7 @@ async def test_after_a_restart_with_the_clock_set_back_an_answer_is_given_for_it
     assert await late.kept() is None
 
 
-async def test_one_that_did_not_is_given_again_for_longer(bench: Bench) -> None:
+async def test_an_undelivered_answer_is_repeated_for_longer(bench: Bench) -> None:
     once = await bench.run(*said("Hello"), Done())
     await once.keep(HELLO)
     bench.machine.wait(599)
@@ -175,13 +173,13 @@ async def test_one_that_did_not_is_given_again_for_longer(bench: Bench) -> None:
     assert await again.kept() is None
 
 
-async def test_whoever_died_before_the_answer_was_on_record_has_given_it(bench: Bench) -> None:
+async def test_an_answer_counts_as_given_if_the_process_died_before_recording_it(bench: Bench) -> None:
     await bench.run(*said("Hello"), Done())
     once, record = await bench.once()
     assert (await record.begin(once.stored_answer)).answer == ENCODED_HELLO
 
 
-async def test_an_answer_is_put_on_record_once(bench: Bench) -> None:
+async def test_an_answer_is_recorded_once(bench: Bench) -> None:
     once = await bench.run(*said("Hello"), Done())
     await once.keep(HELLO)
     bench.machine.wait(599)
@@ -196,7 +194,7 @@ async def test_an_answer_is_put_on_record_once(bench: Bench) -> None:
     [[], [TurnStart(1)], said("Hello"), [*said("Hello"), Error("no"), Done()], [*said("  "), Done()],
      [TurnStart(1), TurnEnd("error", "no"), Error("no"), Done()], [TurnStart(1), TurnEnd("aborted"), Done()]],
 )  # fmt: skip
-async def test_what_did_not_come_to_an_answer_is_gone_on_with(bench: Bench, events: list[AgentEvent]) -> None:
+async def test_an_unanswered_request_is_continued(bench: Bench, events: list[AgentEvent]) -> None:
     await bench.run(*events)
     assert await bench.stands() is True
     # Whoever was about to go on died before he said a word.
@@ -204,11 +202,11 @@ async def test_what_did_not_come_to_an_answer_is_gone_on_with(bench: Bench, even
     assert await bench.stands(prompt="another") is False
 
 
-async def test_nothing_is_gone_on_with_that_was_never_said(bench: Bench) -> None:
+async def test_a_prompt_that_was_never_recorded_is_not_continued(bench: Bench) -> None:
     assert [await bench.stands(), await bench.stands()] == [False, False]
 
 
-async def test_what_stands_above_what_others_said_is_not_said_again(bench: Bench) -> None:
+async def test_a_prompt_followed_by_other_prompts_is_not_repeated(bench: Bench) -> None:
     await bench.run(TurnStart(1))
     assert await bench.stands() is True  # it may have been the second run, but never began it
     await bench.run(TurnStart(1), key=None, prompt="other")
@@ -224,14 +222,14 @@ async def test_what_stands_above_what_others_said_is_not_said_again(bench: Bench
     assert once.text_after(said[1:]) == "hi"  # It was cleared away.
 
 
-async def test_an_answer_above_what_others_said_is_given(bench: Bench) -> None:
+async def test_an_answer_followed_by_other_prompts_is_given(bench: Bench) -> None:
     await bench.run(*said("Hello"), Done())
     await bench.run(*said("Bye"), Done(), key=None, prompt="other")
     once, record = await bench.once()
     assert (await record.begin(once.stored_answer)).answer == ENCODED_HELLO
 
 
-async def test_nothing_is_gone_on_with_after_a_long_time(bench: Bench) -> None:
+async def test_an_old_request_is_not_continued(bench: Bench) -> None:
     await bench.run(TurnStart(1))
     bench.machine.wait(600)
     patient, record = await bench.once(ttl_s=601)
@@ -254,7 +252,7 @@ async def test_a_session_that_is_in_use_is_busy_until_it_is_free(bench: Bench) -
     assert record.is_free is True
 
 
-async def test_whoever_came_first_has_the_first_turn(bench: Bench) -> None:
+async def test_the_first_request_in_line_runs_first(bench: Bench) -> None:
     first, holding = await bench.once()
     await holding.begin(first.stored_answer)
     requests = [await bench.once(f"k{n}") for n in range(5)]
@@ -275,7 +273,7 @@ async def test_whoever_came_first_has_the_first_turn(bench: Bench) -> None:
     assert went == [0, 1, 2, 4]
 
 
-async def test_a_free_session_is_left_to_one_who_does_not_come_for_a_while_only(bench: Bench) -> None:
+async def test_a_free_session_is_reserved_for_the_first_in_line_for_a_while_only(bench: Bench) -> None:
     stopped, _ = await bench.once("stopped")
     assert await stopped.turn() is None
     hasty, patient = await bench.once("k1", polite_s=0.05), await bench.once("k2")
@@ -290,7 +288,7 @@ async def test_a_free_session_is_left_to_one_who_does_not_come_for_a_while_only(
         assert await behind is None
 
 
-async def test_who_was_behind_somebody_lets_it_come_again_first_but_does_not_wait_for_long(bench: Bench) -> None:
+async def test_a_request_yields_to_earlier_ones_but_not_for_long(bench: Bench) -> None:
     first, second = await bench.once("k1"), await bench.once("k2")
     went: list[str] = []
 
@@ -312,12 +310,12 @@ async def test_who_was_behind_somebody_lets_it_come_again_first_but_does_not_wai
     assert time.monotonic() - began >= 0.05
 
 
-def test_what_a_request_says_has_one_value() -> None:
+def test_equal_requests_have_equal_fingerprints() -> None:
     assert fingerprint("a", "b") == fingerprint("a", "b")
     assert len({fingerprint("a", "b"), fingerprint("ab", ""), fingerprint("a", "c"), fingerprint("\ud800", "b")}) == 4
 
 
-def test_tokens_are_estimated_only_where_there_are_none() -> None:
+def test_tokens_are_estimated_only_where_none_were_reported() -> None:
     outcome = RunSummary()
     outcome.take(said("Hello"))
     assert answer_of(outcome, "hi") == HELLO

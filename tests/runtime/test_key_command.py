@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gatekeeper import guarding
+from auth_server import guarding
 from harness import PATIENCE_S, Zot, eventually, living, text_of
 from zot.errors import AuthFailed
 from zot.runtime.key_command import KeyCommand
@@ -55,13 +55,13 @@ async def test_the_first_line_is_the_key(line: str, key: str) -> None:
         ("yes", "printed more than a key can be"),
     ],
 )
-async def test_a_command_that_fails_is_told_with_what_it_complained_of(line: str, problem: str) -> None:
+async def test_a_failing_command_is_reported_with_its_error_output(line: str, problem: str) -> None:
     with pytest.raises(AuthFailed) as caught:
         await command(line).read()
     assert str(caught.value) == f"{WHO} {problem}"
 
 
-async def test_a_command_that_cannot_be_is_an_error_like_any_other() -> None:
+async def test_an_impossible_command_is_an_ordinary_error() -> None:
     for line in ("if", "no-such-program", "a\0b"):
         with pytest.raises(AuthFailed, match=f"^{WHO} "):
             await command(line).read()
@@ -76,14 +76,14 @@ async def test_a_key_that_no_header_can_hold_is_not_repeated() -> None:
 
 
 @pytest.mark.parametrize("line", ["sleep 60", "sleep 60 | cat", "(trap '' TERM; sleep 60) & wait", "yes >&2"])
-async def test_a_command_that_is_late_is_killed_with_all_of_its_group(line: str) -> None:
+async def test_a_late_command_is_killed_with_its_process_group(line: str) -> None:
     mark = os.urandom(8).hex()
     with pytest.raises(AuthFailed, match=rf"^{WHO} did not end within 0\.2 s"):
         await command(line, deadline_s=0.2, MARK=mark).read()
     assert eventually(lambda: living(mark) == [])
 
 
-async def test_when_nobody_waits_any_more_it_is_killed() -> None:
+async def test_a_command_without_a_waiter_is_killed() -> None:
     mark = os.urandom(8).hex()
     reading = asyncio.create_task(command("sleep 60 | cat", MARK=mark).read())
     async with asyncio.timeout(PATIENCE_S):
@@ -95,7 +95,7 @@ async def test_when_nobody_waits_any_more_it_is_killed() -> None:
     assert eventually(lambda: living(mark) == [])
 
 
-async def test_others_go_on_while_it_runs() -> None:
+async def test_the_event_loop_runs_while_the_command_does() -> None:
     reading = asyncio.create_task(command("sleep 0.3; echo sk-slow").read())
     turns = 0
     while not reading.done():
@@ -105,7 +105,7 @@ async def test_others_go_on_while_it_runs() -> None:
     assert turns > 10  # If it were waited for, there would be one or two.
 
 
-async def test_it_is_run_once_until_its_key_is_refused(tmp_path: Path) -> None:
+async def test_a_command_runs_once_until_its_key_is_refused(tmp_path: Path) -> None:
     line = f"echo x >> {tmp_path}/runs; echo sk-$(wc -l < {tmp_path}/runs)"
     first, second = command(line), command(line)
     assert [await first.read(), await first.read(), await second.read()] == ["sk-1", "sk-1", "sk-1"]
@@ -133,7 +133,7 @@ def talk(zot: Callable[..., Zot], home: str, url: str, **env: str) -> Zot:
     return zot("--provider", "anthropic", "--base-url", url, env={"ZOT_HOME": home, **env}, fresh="MARK" in env)
 
 
-def test_it_runs_when_a_model_is_first_asked_and_sees_no_keys(zot: Callable[..., Zot], tmp_path: Path) -> None:
+def test_a_command_runs_at_the_first_model_call_and_sees_no_keys(zot: Callable[..., Zot], tmp_path: Path) -> None:
     home = home_with(tmp_path, f"env > {tmp_path}/seen; echo sk-made")
     with guarding("sk-made") as gate:
         process = talk(zot, home, gate.url, OPENAI_API_KEY="sk-openai", ZOTCORE_RPC_TOKEN="token", HARMLESS="seen")
@@ -150,7 +150,7 @@ def test_it_runs_when_a_model_is_first_asked_and_sees_no_keys(zot: Callable[...,
     assert not {line for line in seen if "sk-" in line or "token" in line}
 
 
-def test_a_key_that_has_expired_is_asked_for_once_more(zot: Callable[..., Zot], tmp_path: Path) -> None:
+def test_an_expired_key_is_fetched_once_more(zot: Callable[..., Zot], tmp_path: Path) -> None:
     home = home_with(tmp_path, f"echo x >> {tmp_path}/runs; echo sk-made-$(wc -l < {tmp_path}/runs)")
     with guarding("sk-made-2") as gate:
         process = talk(zot, home, gate.url)
@@ -168,7 +168,7 @@ def test_a_key_that_has_expired_is_asked_for_once_more(zot: Callable[..., Zot], 
         assert "sk-made" not in process.errors()
 
 
-def test_a_key_that_stays_the_same_is_not_tried_again(zot: Callable[..., Zot], tmp_path: Path) -> None:
+def test_an_unchanged_key_is_not_retried(zot: Callable[..., Zot], tmp_path: Path) -> None:
     home = home_with(tmp_path, "echo sk-made")
     with guarding() as gate:
         process = talk(zot, home, gate.url)
@@ -193,7 +193,7 @@ def test_a_failing_command_ends_the_prompt_and_not_the_program(zot: Callable[...
 
 
 @pytest.mark.parametrize("end", ["abort", "hang up and kill"])
-def test_nothing_of_it_outlives_its_reason(zot: Callable[..., Zot], tmp_path: Path, end: str) -> None:
+def test_no_process_outlives_the_key_command(zot: Callable[..., Zot], tmp_path: Path, end: str) -> None:
     mark = os.urandom(8).hex()
     process = talk(zot, home_with(tmp_path, "sleep 60 | cat"), "http://127.0.0.1:9", MARK=mark)
     process.send({"type": "prompt", "message": "hi"})

@@ -79,7 +79,7 @@ def results(events: list[AgentEvent]) -> list[str]:
 # Processes.
 
 
-async def test_a_session_that_closes_ends_its_own_commands_and_those_of_others_go_on(house: House) -> None:
+async def test_closing_a_session_ends_its_own_commands_only(house: House) -> None:
     first, second = await house.open("a"), await house.open("b")
     ours, theirs = os.urandom(8).hex(), os.urandom(8).hex()
     await talk(first, f"!bash MARK={ours} sleep 60 >/dev/null &")
@@ -104,7 +104,7 @@ async def test_the_processes_of_all_sessions_end_with_the_resources(house: House
         await house.resources.processes("late").spawn(Program(["true"], "/", {}))
 
 
-async def test_nothing_is_started_first_when_all_has_ended() -> None:
+async def test_nothing_can_be_started_after_the_end() -> None:
     resources = SharedResources()
     resources.kill()
     with pytest.raises(ChildProcessError, match="no process can be started"):
@@ -112,7 +112,7 @@ async def test_nothing_is_started_first_when_all_has_ended() -> None:
     await resources.close()
 
 
-async def test_a_session_rests_when_nothing_of_it_runs(house: House) -> None:
+async def test_a_session_is_idle_when_none_of_its_commands_runs(house: House) -> None:
     session = await house.open()
     heard = listen(session)
     assert [session.is_resting] == [True]
@@ -132,7 +132,7 @@ async def test_a_session_rests_when_nothing_of_it_runs(house: House) -> None:
 NOWHERE = HttpRequest("http://127.0.0.1:1/", {}, b"")
 
 
-async def test_connections_are_shared_by_those_with_the_same_proxies_and_nobody_closes_them_for_others() -> None:
+async def test_sessions_with_the_same_proxies_share_connections_and_none_closes_them() -> None:
     resources = SharedResources()
     one = resources.transport({"https_proxy": "http://a", "HOME": "/a"})
     other = resources.transport({"https_proxy": "http://a", "HOME": "/b"})
@@ -150,7 +150,7 @@ async def test_connections_are_shared_by_those_with_the_same_proxies_and_nobody_
 # Keys.
 
 
-async def test_a_command_that_prints_a_key_runs_once_for_all_who_wait(tmp_path: Path) -> None:
+async def test_a_key_command_runs_once_for_all_waiters(tmp_path: Path) -> None:
     resources, line = SharedResources(), f"echo ran >> {tmp_path}/log; sleep 0.2; echo sk-{os.urandom(4).hex()}"
     readings = [asyncio.create_task(resources.key_command("acme", line, PATH).read()) for _ in range(20)]
     await asyncio.sleep(0)
@@ -162,7 +162,7 @@ async def test_a_command_that_prints_a_key_runs_once_for_all_who_wait(tmp_path: 
     assert (tmp_path / "log").read_text() == "ran\n"
 
 
-async def test_when_it_fails_each_hears_of_it_and_it_can_be_tried_again(tmp_path: Path) -> None:
+async def test_its_failure_reaches_every_waiter_and_it_can_be_retried(tmp_path: Path) -> None:
     resources, line = SharedResources(), f"echo ran >> {tmp_path}/log; exit 1"
     for runs in (1, 2):
         readings = [resources.key_command("acme", line, PATH).read() for _ in range(3)]
@@ -222,7 +222,7 @@ async def test_a_guarded_session_may_do_only_what_its_policy_allows(house: House
     assert "a key" not in results(await talk(session, f"!read {house.directory}/home/secret"))[0]
 
 
-async def test_a_session_stays_guarded_and_keeps_its_agent_whoever_goes_on_with_it(house: House) -> None:
+async def test_a_session_stays_guarded_and_keeps_its_agent_for_every_later_process(house: House) -> None:
     first = await house.open(agent="helper", guarded=True)
     await first.establish()
     await first.close()
@@ -244,7 +244,7 @@ async def test_a_session_that_may_not_be_resumed_is_not_left_open(house: House) 
     assert said(await talk(await house.open("s"), "!echo hi")) == "hi"
 
 
-async def test_sessions_are_kept_where_the_journal_is_said_to_be(house: House) -> None:
+async def test_sessions_are_kept_in_the_configured_journal(house: House) -> None:
     journal = house.directory / "elsewhere" / "sessions.db"
     request = OpenRequest(config=house.config("s", journal=str(journal)))
     session = await open_session(request, house.resources)
@@ -254,7 +254,7 @@ async def test_sessions_are_kept_where_the_journal_is_said_to_be(house: House) -
     assert not (house.directory / "home" / "journal.db").exists()
 
 
-async def test_a_session_that_others_had_meanwhile_is_established_behind_them(house: House) -> None:
+async def test_a_session_used_by_others_meanwhile_is_established_after_them(house: House) -> None:
     first, second = await house.open(agent="a"), await house.open(agent="b")
     await talk(first, "!echo one")
     await second.establish()

@@ -22,7 +22,7 @@ def prompt(cwd: Path, *flags: str) -> str:
     return done.stdout.decode()
 
 
-def test_it_says_who_and_where_and_needs_no_key(tmp_path: Path) -> None:
+def test_the_prompt_names_agent_and_directory_and_needs_no_key(tmp_path: Path) -> None:
     text = prompt(tmp_path)
     assert text.startswith("You are zot, a coding agent.")
     assert text.endswith("\n\n" + FOOTER.format(cwd=tmp_path) + "\n")
@@ -43,7 +43,7 @@ def test_it_says_who_and_where_and_needs_no_key(tmp_path: Path) -> None:
         ({"home/SYSTEM.md": "Own.", "AGENTS.md": "Ours."}, ("--no-instructions",), "Own."),
     ],
 )
-def test_files_and_flags_have_their_say_in_order(
+def test_files_and_flags_are_joined_in_order(
     tmp_path: Path, files: dict[str, str], flags: tuple[str, ...], expected: str
 ) -> None:
     (tmp_path / "home").mkdir()
@@ -52,7 +52,7 @@ def test_files_and_flags_have_their_say_in_order(
     assert prompt(tmp_path, *flags) == f"{expected}\n\n{FOOTER}\n".format(cwd=tmp_path)
 
 
-def test_it_is_what_the_model_is_told(zot: Callable[..., Zot], tmp_path: Path) -> None:
+def test_the_model_gets_exactly_this_prompt(zot: Callable[..., Zot], tmp_path: Path) -> None:
     (tmp_path / "AGENTS.md").write_text("Use tabs.")
     file = tmp_path / "run.jsonl"
     process = zot(*FLAGS, "--record", str(file), env={"ZOT_HOME": str(tmp_path / "home")})

@@ -127,7 +127,7 @@ def test_a_cancelled_run_says_so(runtime: zot.BlockingRuntime) -> None:
             future.result(PATIENCE_S)
 
 
-def test_threads_that_collide_are_told_and_the_others_are_answered(runtime: zot.BlockingRuntime) -> None:
+def test_colliding_threads_get_an_error_and_the_others_an_answer(runtime: zot.BlockingRuntime) -> None:
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda number: when_idle(runtime, f"!echo {number}"), range(12), timeout=PATIENCE_S))
     assert answers == [str(number) for number in range(12)]
@@ -165,7 +165,7 @@ def test_a_prompt_that_outlives_its_runtime_says_so(tmp_path: Path) -> None:
         list(stream)
 
 
-def test_a_forgotten_prompt_of_a_closed_runtime_is_no_trouble(tmp_path: Path) -> None:
+def test_a_forgotten_prompt_of_a_closed_runtime_is_harmless(tmp_path: Path) -> None:
     with zot.BlockingRuntime(provider="lab", cwd=str(tmp_path)) as runtime:
         forgotten = runtime.prompt("!stall")
         next(forgotten)
@@ -180,7 +180,7 @@ def test_garbage_found_in_the_runtimes_own_thread_does_not_block_it(runtime: zot
     assert when_idle(runtime, "!echo next") == "next"
 
 
-def test_closing_ends_what_another_thread_waits_for(tmp_path: Path) -> None:
+def test_closing_ends_the_waits_of_other_threads(tmp_path: Path) -> None:
     runtime = zot.BlockingRuntime(provider="lab", cwd=str(tmp_path))
     stream = runtime.prompt("!stall")
     next(stream)
@@ -227,7 +227,7 @@ for frame in frames():
 """
 
 
-def test_one_prompt_is_answered_with_what_a_guard_lets_through(tmp_path: Path) -> None:
+def test_a_prompt_returns_the_text_that_a_guard_passed(tmp_path: Path) -> None:
     guard = str(Extension(tmp_path, "guard", HELD_BACK).directory)
     env = {"ZOT_HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}
     settings = {"provider": "lab", "cwd": str(tmp_path), "ext": (guard,), "env": env}
@@ -299,14 +299,14 @@ def test_a_listener_may_cancel_but_not_wait(runtime: zot.BlockingRuntime) -> Non
 
 
 @pytest.mark.parametrize("name", sorted(name for name in dir(zot.Runtime) if not name.startswith("_")))
-def test_every_member_of_runtime_is_there_with_the_same_parameters(name: str) -> None:
+def test_every_member_of_runtime_exists_with_the_same_parameters(name: str) -> None:
     theirs, ours = getattr(zot.Runtime, name), getattr(zot.BlockingRuntime, name)
     assert isinstance(theirs, property) == isinstance(ours, property)
     if not isinstance(theirs, property):
         assert signature(theirs).parameters == signature(ours).parameters
 
 
-def test_there_is_no_member_that_runtime_lacks() -> None:
+def test_the_blocking_runtime_has_no_member_that_runtime_lacks() -> None:
     ours, theirs = (
         {name for name in dir(kind) if not name.startswith("_")} for kind in (zot.BlockingRuntime, zot.Runtime)
     )

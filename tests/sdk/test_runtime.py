@@ -15,8 +15,8 @@ import pytest
 
 import zot
 from fakes import PATIENCE_S, PNG, kinds
-from garbage import left_over
 from grammar import Grammar
+from reference_cycles import left_over
 from zot import events
 from zot.errors import AgentError, BudgetExhausted, ConfigError, Overloaded, ProviderError, UserError
 from zot.events import AgentEvent, CompactDone, Done, SessionState, TextDelta, TurnEnd, UserMessage
@@ -72,13 +72,13 @@ async def test_a_prompt_is_an_iterator_of_events(runtime: zot.Runtime) -> None:
     ]  # fmt: skip
 
 
-async def test_images_go_along(runtime: zot.Runtime) -> None:
+async def test_images_are_sent(runtime: zot.Runtime) -> None:
     first = await anext(aiter(runtime.prompt("!echo hi", [PNG])))
     assert isinstance(first, UserMessage)
     assert first.content == (TextBlock("!echo hi"), ShownImage("image/png", 4))
 
 
-async def test_the_end_stays_the_end(runtime: zot.Runtime) -> None:
+async def test_an_ended_iterator_stays_ended(runtime: zot.Runtime) -> None:
     stream = runtime.prompt("!echo hi")
     assert (await everything(stream))[-1] == Done()
     assert await everything(stream) == []
@@ -209,7 +209,7 @@ async def test_aclose_waits_until_nothing_runs_and_may_be_repeated(runtime: zot.
     assert not runtime.state.busy
 
 
-async def test_events_that_nobody_ever_looked_at_are_cancelled_with_their_garbage(runtime: zot.Runtime) -> None:
+async def test_unread_events_are_cancelled_when_collected(runtime: zot.Runtime) -> None:
     runtime.prompt("!stall")
     gc.collect()
     await until(lambda: not runtime.state.busy)
@@ -281,7 +281,7 @@ async def test_a_full_inbox_does_not_keep_a_prompt_from_being_cancelled(runtime:
 # The rest of it.
 
 
-async def test_steering_speaks_to_the_running_prompt(runtime: zot.Runtime) -> None:
+async def test_steering_reaches_the_running_prompt(runtime: zot.Runtime) -> None:
     seen = []
     async for event in runtime.prompt("!bash echo hi"):
         seen.append(event)
@@ -291,12 +291,12 @@ async def test_steering_speaks_to_the_running_prompt(runtime: zot.Runtime) -> No
     assert kinds(seen).count("done") == 1
 
 
-async def test_there_must_be_something_to_steer(runtime: zot.Runtime) -> None:
+async def test_steering_needs_a_running_prompt(runtime: zot.Runtime) -> None:
     with pytest.raises(AgentError, match="no run to steer"):
         runtime.steer("hello?")
 
 
-async def test_compact_tells_its_summary_and_ends_with_done(runtime: zot.Runtime) -> None:
+async def test_compact_yields_its_summary_and_ends_with_done(runtime: zot.Runtime) -> None:
     for number in range(4):
         await runtime.run(f"!echo {number}")
     before = runtime.messages
@@ -326,7 +326,9 @@ async def test_a_compaction_can_be_undone_once(tmp_path: Path, is_kept: bool) ->
 
 
 @pytest.mark.parametrize(("settings", "compactions"), [({}, 1), ({"auto_compact": False}, 0)])
-async def test_room_is_made_unless_it_must_not_be(tmp_path: Path, settings: dict[str, Any], compactions: int) -> None:
+async def test_automatic_compaction_can_be_switched_off(
+    tmp_path: Path, settings: dict[str, Any], compactions: int
+) -> None:
     seen: list[AgentEvent] = []
     async with zot.Runtime(provider="lab", cwd=str(tmp_path), compact_at=6500, **settings) as runtime:
         for tokens in (1000, 3000, 5000, 7000):
@@ -360,7 +362,7 @@ async def test_a_conversation_can_be_carried_to_another_runtime(runtime: zot.Run
         assert other.messages == ()
 
 
-async def test_messages_do_not_change_under_whoever_holds_them(runtime: zot.Runtime) -> None:
+async def test_returned_messages_do_not_change_later(runtime: zot.Runtime) -> None:
     await runtime.run("!echo a")
     held = runtime.messages
     await runtime.run("!echo b")
@@ -425,7 +427,7 @@ async def test_a_closed_runtime_says_so(tmp_path: Path) -> None:
         await runtime.run("hi")
 
 
-async def test_closing_ends_what_runs_and_its_events_come_to_their_end(tmp_path: Path) -> None:
+async def test_closing_ends_the_run_and_its_events_reach_their_end(tmp_path: Path) -> None:
     runtime = zot.Runtime(provider="lab", cwd=str(tmp_path))
     stream = runtime.prompt("!stall")
     async with asyncio.timeout(PATIENCE_S):
@@ -434,7 +436,7 @@ async def test_closing_ends_what_runs_and_its_events_come_to_their_end(tmp_path:
         assert kinds(await everything(stream))[-2:] == ["turn_end aborted", "done"]
 
 
-async def test_a_prompt_that_was_waiting_behind_an_abort_is_cancelled_by_closing(tmp_path: Path) -> None:
+async def test_a_prompt_waiting_for_an_abort_is_cancelled_by_closing(tmp_path: Path) -> None:
     runtime = zot.Runtime(provider="lab", cwd=str(tmp_path))
     first = runtime.prompt("!stall")
     runtime.cancel()
@@ -448,7 +450,7 @@ async def test_a_prompt_that_was_waiting_behind_an_abort_is_cancelled_by_closing
         assert kinds(await everything(first))[-1] == "done"
 
 
-async def test_only_one_prompt_may_wait_behind_an_abort(runtime: zot.Runtime) -> None:
+async def test_only_one_prompt_may_wait_for_an_abort(runtime: zot.Runtime) -> None:
     first = runtime.prompt("!stall")
     runtime.cancel()
     second = runtime.prompt("!echo hi")
@@ -470,9 +472,7 @@ async def test_only_one_prompt_may_wait_behind_an_abort(runtime: zot.Runtime) ->
         ("half \ud800 of it", []),
     ],
 )
-async def test_what_cannot_be_a_prompt_is_refused_and_spoils_nothing(
-    runtime: zot.Runtime, text: Any, images: Any
-) -> None:
+async def test_an_invalid_prompt_is_refused_and_breaks_nothing(runtime: zot.Runtime, text: Any, images: Any) -> None:
     for ask in (runtime.prompt, runtime.run):
         with pytest.raises(zot.UserError):
             await result if asyncio.iscoroutine(result := ask(text, images)) else result
@@ -552,7 +552,7 @@ async def test_a_runtime_without_tools_offers_none(tmp_path: Path) -> None:
         assert "there is no tool named 'bash'; there are: none" in repr(result)
 
 
-def test_errors_are_part_of_the_sdk() -> None:
+def test_errors_are_exported_by_the_sdk() -> None:
     assert issubclass(zot.RuntimeBusy, zot.UserError)
     assert issubclass(zot.RuntimeClosed, zot.UserError)
     assert issubclass(ConfigError, zot.UserError)

@@ -54,7 +54,7 @@ def test_an_abort_in_the_same_write_as_its_prompt_aborts_that_prompt(zot: Callab
 
 
 @pytest.mark.parametrize("scene", ["!stall", "!script wait 60 ;; say never"])
-def test_an_abort_before_the_model_answers_is_an_abort_and_no_error(zot: Callable[..., Zot], scene: str) -> None:
+def test_an_abort_before_the_answer_is_an_abort_and_not_an_error(zot: Callable[..., Zot], scene: str) -> None:
     process = zot()
     process.send(prompt(scene))
     process.until(type="turn_start")
@@ -78,7 +78,7 @@ def test_an_abort_before_the_headers_of_a_real_service_closes_the_connection(
 
 
 @pytest.mark.parametrize("scene", ["!slow 1000 0.01", "!stall-mid", "!pings"])
-def test_an_abort_while_the_model_speaks_keeps_what_it_said(zot: Callable[..., Zot], scene: str) -> None:
+def test_an_abort_during_the_answer_keeps_the_text_so_far(zot: Callable[..., Zot], scene: str) -> None:
     process = zot()
     process.send(prompt(scene))
     process.until(type="text_delta")
@@ -92,7 +92,7 @@ def test_an_abort_while_the_model_speaks_keeps_what_it_said(zot: Callable[..., Z
     assert process.finish() == []
 
 
-def test_nothing_is_said_between_an_abort_and_the_end_that_it_brings(zot: Callable[..., Zot]) -> None:
+def test_nothing_is_emitted_between_an_abort_and_its_end(zot: Callable[..., Zot]) -> None:
     process = zot()
     process.send(prompt("!slow 100000 0.0001"))
     process.until(type="text_delta")
@@ -102,7 +102,7 @@ def test_nothing_is_said_between_an_abort_and_the_end_that_it_brings(zot: Callab
     assert process.finish() == []
 
 
-def test_a_tool_call_that_is_half_written_when_the_abort_comes_is_dropped(zot: Callable[..., Zot]) -> None:
+def test_a_half_written_tool_call_is_dropped_by_the_abort(zot: Callable[..., Zot]) -> None:
     script = 'say "look" ;; pace 30 ;; call bash {"command": "echo never"} chunks=4'
     process = zot()
     process.send(prompt(f"!script {script}"))
@@ -135,7 +135,7 @@ def test_an_abort_ends_a_command_and_all_it_started(zot: Callable[..., Zot]) -> 
     assert process.finish() == []
 
 
-def test_calls_that_an_abort_comes_before_have_no_effect(zot: Callable[..., Zot], tmp_path: Path) -> None:
+def test_calls_not_started_before_an_abort_have_no_effect(zot: Callable[..., Zot], tmp_path: Path) -> None:
     script = (
         'call bash {"command": "echo up; sleep 600"} ;; call write {"path": "never.txt", "content": "x"}'
         ' ;; call bash {"command": "touch never.too"} ;; --- ;; say never'
@@ -193,7 +193,7 @@ def test_an_abort_in_the_same_write_as_its_compact_aborts_that_compact(zot: Call
     assert process.finish() == []
 
 
-def test_queued_prompts_go_on_after_an_abort(zot: Callable[..., Zot]) -> None:
+def test_queued_prompts_run_after_an_abort(zot: Callable[..., Zot]) -> None:
     process = zot()
     process.send(prompt("!stall", "1"), prompt("!say 1 second", "2"), prompt("!say 1 third", "3"), ABORT)
     assert types(process.until(type="done")) == ["prompt:ok", "user_message", *TAIL]
@@ -203,7 +203,7 @@ def test_queued_prompts_go_on_after_an_abort(zot: Callable[..., Zot]) -> None:
     assert process.finish() == []
 
 
-def test_an_abort_with_queue_drops_what_waits_and_says_so(zot: Callable[..., Zot]) -> None:
+def test_an_abort_with_queue_drops_waiting_prompts_and_reports_it(zot: Callable[..., Zot]) -> None:
     process = zot()
     process.send(
         prompt("!stall", "1"), prompt("!say 1 second", "2"), {"type": "compact", "id": "3"}, {"type": "steer",
@@ -250,7 +250,7 @@ def test_a_session_is_busy_until_done_is_out(zot: Callable[..., Zot]) -> None:
     assert process.finish() == []
 
 
-def test_what_a_command_said_until_its_abort_is_in_its_result(zot: Callable[..., Zot]) -> None:
+def test_a_command_s_output_until_the_abort_is_in_its_result(zot: Callable[..., Zot]) -> None:
     process = zot()
     process.send(prompt("!bash echo heard; sleep 600"))
     process.until(type="tool_progress")

@@ -10,17 +10,22 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import acp
 import pytest
-from acp import schema
 
 from editor import Editor, Frame, of_kind, said, updates
-from harness import PATIENCE_S, Zot, at_rest, environment, eventually, text_of
+from harness import PATIENCE_S, at_rest, environment, eventually
 from zot.journal.journal import Journal
 
+if TYPE_CHECKING:
+    from acp import schema
+
 Start: TypeAlias = Callable[..., Editor]
+#: An MCP server with the tool `add`.
+SERVER = Path(__file__).parent.parent / "mcp_client" / "peer.py"
+#: One that asks the user during a call.
+ASKING_SERVER = Path(__file__).parent.parent / "mcp_client" / "server.py"
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
@@ -56,6 +61,20 @@ def test_authenticate_succeeds_with_a_key(editors: Start) -> None:
     assert editor.call("authenticate", methodId="environment") == {}
 
 
+def test_logout_removes_the_stored_key(editors: Start, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir(mode=0o700)
+    stored = tmp_path / "home" / "auth.json"
+    stored.write_text('{"anthropic":{"key":"k"},"openai":{"key":"other"}}')
+    stored.chmod(0o600)
+    editor = editors("--provider", "anthropic")
+    assert editor.initialize()["agentCapabilities"]["auth"] == {"logout": {}}
+    assert editor.call("authenticate", methodId="environment") == {}
+    assert editor.call("logout") == {}
+    assert editor.call("logout") == {}
+    assert editor.refused("authenticate", methodId="environment")["code"] == -32000
+    assert json.loads(stored.read_text()).keys() == {"openai"}
+
+
 def test_methods_before_initialize_and_unknown_ones_are_refused(editors: Start) -> None:
     editor = editors()
     assert editor.refused("session/new", cwd="/", mcpServers=[])["code"] == -32600
@@ -86,14 +105,36 @@ def test_the_directory_must_be_absolute_and_exist(editors: Start, cwd: str) -> N
     assert editor.refused("session/load", cwd=cwd, mcpServers=[], sessionId="s")["code"] == -32602
 
 
-def test_mcp_servers_of_the_client_are_refused(editors: Start) -> None:
+def test_mcp_servers_of_the_client_are_used(editors: Start) -> None:
     editor = editors()
     editor.initialize()
-    server = {"name": "x", "command": "touch", "args": [str(editor.cwd / "ran")], "env": []}
+    server = {"name": "My server!", "command": sys.executable, "args": [str(SERVER)], "env": []}
+    session = editor.call("session/new", cwd=str(editor.cwd), mcpServers=[server])["sessionId"]
+    arguments = json.dumps({"a": 40, "b": 2})
+    for _ in range(200):  # Its tools are known once it runs.
+        _, found = editor.prompt(session, f"!script call mcp__My-server__add {arguments} ;; --- ;; say done")
+        end = of_kind(found, "tool_call_update")[-1]
+        if end["status"] == "completed":
+            break
+        editor.prompt(session, "!bash sleep 0.05")
+    assert "42" in end["content"][0]["content"]["text"]
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        {"type": "sse", "name": "x", "url": "http://127.0.0.1:1/", "headers": []},
+        {"name": "x", "command": "", "args": [], "env": []},
+        {"name": "x", "command": "a\0b", "args": [], "env": []},
+        {"name": "x", "command": 1},
+    ],
+)
+def test_an_mcp_server_that_cannot_be_used_is_refused(editors: Start, server: Frame) -> None:
+    editor = editors()
+    editor.initialize()
     error = editor.refused("session/new", cwd=str(editor.cwd), mcpServers=[server])
     assert error["code"] == -32602
-    assert "MCP" in error["message"]
-    assert not (editor.cwd / "ran").exists()
+    assert "mcpServers" in error["message"]
 
 
 # Prompts.
@@ -368,7 +409,7 @@ def options_of(result: Frame) -> dict[str, str]:
     return {one["id"]: one["currentValue"] for one in result["configOptions"]}
 
 
-def test_modes_change_what_is_asked(editors: Start) -> None:
+def test_modes_change_which_calls_are_asked_about(editors: Start) -> None:
     editor = editors()
     editor.initialize()
     opened = editor.call("session/new", cwd=str(editor.cwd), mcpServers=[])
@@ -478,18 +519,38 @@ def test_a_session_is_listed_loaded_and_continued_by_another_process(editors: St
     assert third.refused("session/load", sessionId=session, cwd=str(tmp_path), mcpServers=[])["code"] == -32002
 
 
-def test_a_long_list_comes_in_pages(editors: Start, tmp_path: Path) -> None:
+def test_a_replayed_write_shows_the_old_and_the_new_text(editors: Start) -> None:
     editor = editors()
     session = editor.new()
+    for word in ("one", "two", "three"):
+        editor.prompt(session, f"!write a.txt {word}")
+    told = [one["content"] for one in of_kind(updates(editor.frames), "tool_call")]
+    editor.leave()
+    (editor.cwd / "a.txt").write_text("something else")
+    again = editors()
+    again.initialize()
+    again.call("session/load", sessionId=session, cwd=str(again.cwd), mcpServers=[])
+    assert [one["content"] for one in of_kind(updates(again.frames), "tool_call")] == told
+    assert [one[0].get("oldText") for one in told] == [None, "one", "two"]
+
+
+def test_a_long_list_comes_in_pages_and_unloaded_sessions_go_on(editors: Start, tmp_path: Path) -> None:
+    editor = editors()
+    session = editor.new()
+    editor.call("session/set_mode", sessionId=session, modeId="plan")
     editor.prompt(session, "!echo x")
+    other = ""
     for _ in range(100):
-        editor.call("session/fork", sessionId=session, cwd=str(tmp_path))
+        other = editor.call("session/fork", sessionId=other or session, cwd=str(tmp_path))["sessionId"]
     first = editor.call("session/list", cwd=f"{tmp_path}/")
     second = editor.call("session/list", cwd=str(tmp_path), cursor=first["nextCursor"])
     assert "nextCursor" not in second
     ids = [one["sessionId"] for page in (first, second) for one in page["sessions"]]
     assert (len(first["sessions"]), len(set(ids))) == (100, 101)
     assert editor.refused("session/list", cursor="x")["code"] == -32602
+    first, second = editor.start(session, "!echo again"), editor.start(session, "!write denied.txt x")
+    assert [editor.answer_of(number)["result"]["stopReason"] for number in (first, second)] == ["end_turn"] * 2
+    assert not (tmp_path / "denied.txt").exists()
 
 
 def test_close_ends_the_run_and_the_session_can_be_resumed(editors: Start) -> None:
@@ -566,9 +627,22 @@ def test_commands_of_extensions_are_offered_and_run(editors: Start, tmp_path: Pa
     session = editor.new()
     while not (offered := of_kind(updates(editor.frames), "available_commands_update")):
         editor.read()
-    assert offered[0]["availableCommands"] == [{"name": "greet", "description": "Greets."}]
+    assert [one["name"] for one in offered[0]["availableCommands"]] == ["compact", "greet"]
+    assert offered[0]["availableCommands"][1]["description"] == "Greets."
     stop, found = editor.prompt(session, "/greet Ada")
     assert (stop, said(found)) == ("end_turn", "Hello Ada")
+
+
+def test_the_conversation_is_compacted_on_command(editors: Start) -> None:
+    editor = editors()
+    session = editor.new(session={"compaction": {}})
+    for word in ("one", "two", "three"):
+        editor.prompt(session, f"!echo {word}")
+    stop, found = editor.prompt(session, "/compact")
+    assert stop == "end_turn"
+    [compacted] = of_kind(found, "compaction_update")
+    assert (compacted["status"], compacted["summary"][0]["type"]) == ("completed", "text")
+    assert editor.answer_of(editor.start(editor.new(), "/compact"))["error"]["code"] == -32602
 
 
 def test_notices_go_to_clients_that_show_them(editors: Start) -> None:
@@ -577,6 +651,171 @@ def test_notices_go_to_clients_that_show_them(editors: Start) -> None:
     assert unable.prompt(unable.new(), "!retry 1")[0] == "end_turn"
     assert [one["severity"] for one in of_kind(updates(able.frames), "notice")] == ["warning"]
     assert of_kind(updates(unable.frames), "notice") == []
+
+
+# Questions of MCP servers.
+
+CALL = "!script call mcp__s__echo {} ;; --- ;; say done"
+
+
+def until_called(editor: Editor, session: str) -> int:
+    """Call the tool of the server until that is known; return the id of the prompt that calls it."""
+    for _ in range(200):
+        number = editor.start(session, CALL)
+        while not (card := of_kind(updates(editor.frames), "tool_call")):
+            editor.read()
+        frame = editor.read()
+        while frame.get("method") == "session/update" and frame["params"]["update"].get("status") != "failed":
+            frame = editor.read()
+        if frame.get("method") == "elicitation/create" or "result" in frame:
+            return number
+        assert card
+        editor.answer_of(number)
+        editor.prompt(session, "!bash sleep 0.05")
+        editor.frames.clear()
+    raise AssertionError("the server did not start")
+
+
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [
+        (
+            {"action": "accept", "content": {"name": "Ann", "color": "red"}},
+            {"action": "accept", "content": {"name": "Ann", "age": 7, "color": "red"}},
+        ),
+        ({"action": "decline"}, {"action": "decline"}),
+        ({"action": "accept", "content": {"name": "x"}}, {"action": "cancel"}),
+        ({"action": "shout"}, {"action": "cancel"}),
+    ],
+)
+def test_a_question_of_an_mcp_server_is_an_elicitation(editors: Start, answer: Frame, result: Frame) -> None:
+    editor = editors("--mcp", f"s={sys.executable} {ASKING_SERVER} form")
+    session = editor.new(elicitation={"form": {}})
+    number = until_called(editor, session)
+    [asked] = [one for one in editor.frames if one.get("method") == "elicitation/create"]
+    assert asked["params"]["toolCallId"] == of_kind(updates(editor.frames), "tool_call")[-1]["toolCallId"]
+    assert asked["params"]["requestedSchema"] == {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "title": "Name", "minLength": 2},
+            "age": {"type": "integer", "minimum": 0, "default": 7},
+            "color": {
+                "type": "string",
+                "oneOf": [{"const": "red", "title": "Red"}, {"const": "green", "title": "Green"}],
+            },
+        },
+        "required": ["name"],
+    }
+    editor.send({"jsonrpc": "2.0", "id": asked["id"], "result": answer})
+    editor.answer_of(number)
+    text = of_kind(updates(editor.frames), "tool_call_update")[-1]["content"][0]["content"]["text"]
+    assert json.loads(text.strip("`\n")) == result
+
+
+# Files of the editor.
+
+FILES = {"fs": {"readTextFile": True, "writeTextFile": True}}
+
+
+def result_of(found: list[Frame]) -> Frame:
+    end = of_kind(found, "tool_call_update")[-1]
+    return {"status": end["status"], "text": "".join(one["content"]["text"] for one in end.get("content", ()))}
+
+
+def test_unsaved_text_is_read_and_edited_in_the_editor(editors: Start) -> None:
+    editor = editors()
+    path = editor.cwd / "a.txt"
+    path.write_text("saved\n")
+    editor.buffers[str(path)] = "typed\n"
+    session = editor.new(**FILES)
+    _, found = editor.prompt(session, "!read a.txt")
+    assert "typed" in result_of(found)["text"]
+    _, found = editor.prompt(session, "!edit a.txt typed changed")
+    assert result_of(found)["status"] == "completed"
+    assert editor.buffers[str(path)] == path.read_text() == "changed\n"
+    assert ("write_text_file", str(path)) in editor.accessed
+    editor.buffers[str(path)] = "typed again\n"
+    for prompt in ("!edit a.txt again more", "!write a.txt new"):
+        _, found = editor.prompt(session, prompt)
+        assert "has changed since you last saw it" in result_of(found)["text"]
+    assert editor.buffers[str(path)] == "typed again\n"
+
+
+def test_new_files_are_made_in_the_editor_and_by_zot_where_that_refuses(editors: Start) -> None:
+    editor = editors()
+    session = editor.new(**FILES)
+    editor.prompt(session, "!write sub/a.txt one")
+    assert (editor.cwd / "sub" / "a.txt").read_text() == "one"
+    assert editor.accessed[-1] == ("write_text_file", str(editor.cwd / "sub" / "a.txt"))
+    editor.saves = False
+    editor.prompt(session, "!write b.txt two")
+    assert (editor.cwd / "b.txt").read_text() == "two"
+    _, found = editor.prompt(session, "!write b.txt three")
+    assert "not in the project" in result_of(found)["text"]
+    assert (editor.cwd / "b.txt").read_text() == "two"
+    editor.opens = False
+    editor.prompt(session, "!write b.txt four")
+    assert (editor.cwd / "b.txt").read_text() == "four"
+
+
+def test_a_change_on_disk_counts_before_the_editor_has_loaded_it(editors: Start) -> None:
+    editor = editors()
+    path = editor.cwd / "a.txt"
+    path.write_text("one\n")
+    editor.buffers[str(path)] = "one\n"
+    session = editor.new(**FILES)
+    editor.prompt(session, "!read a.txt")
+    editor.prompt(session, "!bash echo two > a.txt")
+    _, found = editor.prompt(session, "!read a.txt")
+    assert "two" in result_of(found)["text"]
+    editor.prompt(session, "!edit a.txt two three")
+    assert path.read_text() == "three\n"
+
+
+def test_files_that_are_no_text_and_directories_are_read_from_disk(editors: Start) -> None:
+    editor = editors()
+    (editor.cwd / "a.png").write_bytes(PNG)
+    (editor.cwd / "latin.txt").write_bytes("caf\xe9\n".encode("latin-1"))
+    session = editor.new(**FILES)
+    for name in ("a.png", "latin.txt", "."):
+        assert result_of(editor.prompt(session, f"!read {name}")[1])["status"] == "completed"
+    assert editor.accessed == []
+    assert result_of(editor.prompt(session, "!read missing.txt")[1])["status"] == "failed"
+
+
+@pytest.mark.parametrize("flags", [("--lock",), ("--policy", "write=deny")])
+def test_lock_and_policy_hold_for_the_editor_s_files(editors: Start, tmp_path: Path, flags: tuple[str, ...]) -> None:
+    editor = editors(*flags)
+    session = editor.new(**FILES)
+    _, found = editor.prompt(session, f"!write {tmp_path.parent}/outside.txt x")
+    assert result_of(found)["status"] == "failed"
+    assert [one for one in editor.accessed if one[0] == "write_text_file"] == []
+
+
+def test_an_editor_that_only_reads_leaves_changes_to_zot(editors: Start) -> None:
+    editor = editors()
+    session = editor.new(fs={"readTextFile": True})
+    editor.prompt(session, "!write a.txt one")
+    editor.prompt(session, "!read a.txt")
+    assert [one for one, _ in editor.accessed] == ["read_text_file"]
+    assert (editor.cwd / "a.txt").read_text() == "one"
+
+
+def test_a_run_cancelled_while_the_editor_saves_ends(editors: Start) -> None:
+    editor = editors()
+    session = editor.new(**FILES)
+    number = editor.start(session, "!write a.txt one")
+    while True:
+        frame = json.loads(editor.read_line())
+        if frame.get("method") == "fs/read_text_file":
+            editor.send({"jsonrpc": "2.0", "id": frame["id"], "error": {"code": -32002, "message": "no"}})
+        elif frame.get("method") == "fs/write_text_file":
+            break
+    editor.tell("session/cancel", sessionId=session)
+    assert editor.answer_of(number)["result"]["stopReason"] == "cancelled"
+    assert "may have changed" in result_of(updates(editor.frames))["text"]
+    withdrawn = [one["params"] for one in editor.frames if one.get("method") == "$/cancel_request"]
+    assert withdrawn == [{"requestId": frame["id"]}]
 
 
 # The end of the process.
@@ -609,36 +848,6 @@ def test_a_reader_that_stops_slows_the_run_down_and_loses_nothing(editors: Start
     assert said(updates(editor.frames)).split() == ["word"] * 200_000
 
 
-# The same story everywhere.
-
-
-@pytest.mark.parametrize(
-    "prompt",
-    [
-        '!script think a ;; say b ;; call bash {"command":"echo c"} ;; --- ;; say d',
-        "!tools",
-        "!read nothing",
-        "!write x y",
-        "!bad-args",
-    ],
-)
-def test_rpc_and_acp_tell_the_same_story(editors: Start, zot: Callable[..., Zot], prompt: str) -> None:
-    editor = editors()
-    _, found = editor.prompt(editor.new(), prompt)
-    rpc = zot()
-    rpc.send({"type": "hello", "features": ["thinking"]}, {"type": "prompt", "message": prompt})
-    frames = rpc.until(type="done")
-    assert said(found) == text_of(frames)
-    assert said(found, "agent_thought_chunk") == "".join(
-        frame["delta"] for frame in frames if frame["type"] == "thinking_delta"
-    )
-    calls = [(frame["id"], frame["args"] or {}) for frame in frames if frame["type"] == "tool_call"]
-    assert [(one["toolCallId"], one["rawInput"]) for one in of_kind(found, "tool_call")] == calls
-    ends = {frame["id"]: frame["is_error"] for frame in frames if frame["type"] == "tool_result"}
-    last = {one["toolCallId"]: one["status"] == "failed" for one in of_kind(found, "tool_call_update")}
-    assert last == ends
-
-
 # The client of the protocol's own Python package.
 
 
@@ -657,6 +866,8 @@ class Peer:
     async def request_permission(
         self, session_id: str, tool_call: Any, options: list[Any], **_: Any
     ) -> schema.RequestPermissionResponse:
+        from acp import schema
+
         self.asked.append(tool_call.title)
         chosen = schema.AllowedOutcome(outcome="selected", option_id=options[0].option_id)
         return schema.RequestPermissionResponse(outcome=chosen)
@@ -666,6 +877,8 @@ class Peer:
 
 
 async def test_the_package_s_client_uses_tools_approves_cancels_and_resumes(tmp_path: Path) -> None:
+    import acp
+
     peer: Any = Peer()
     argv = ("-m", "zot", "acp", "--provider", "lab", "--policy", "bash=ask")
     env = environment({"ZOT_HOME": str(tmp_path / "home")})

@@ -104,7 +104,7 @@ def refusal(server: Zot, line: bytes) -> Frame:
 
 
 @pytest.mark.parametrize("line", BAD.values(), ids=BAD.keys())
-def test_what_is_no_command_costs_one_answer_and_nothing_else(server: Zot, line: bytes) -> None:
+def test_an_invalid_command_costs_one_answer(server: Zot, line: bytes) -> None:
     assert "id" not in refusal(server, line)
 
 
@@ -135,12 +135,12 @@ ACCEPTED = {
 
 
 @pytest.mark.parametrize(("line", "frame_id"), ACCEPTED.values(), ids=ACCEPTED.keys())
-def test_what_is_odd_but_clear_is_served(server: Zot, line: bytes, frame_id: str | int) -> None:
+def test_odd_but_unambiguous_input_is_served(server: Zot, line: bytes, frame_id: str | int) -> None:
     assert server.ask(line) == {**PONG, "id": frame_id}
 
 
 @pytest.mark.parametrize("line", [b'{"id":null,"type":"ping"}', b'{"id":"","type":"ping"}', b'{"type":"ping"}'])
-def test_an_empty_id_is_no_id(server: Zot, line: bytes) -> None:
+def test_an_empty_id_counts_as_missing(server: Zot, line: bytes) -> None:
     assert "id" not in server.ask(line)
 
 
@@ -150,7 +150,7 @@ def test_blank_lines_are_skipped(server: Zot) -> None:
 
 
 @pytest.mark.parametrize("character", ["\u2028", "\u2029", "\u0085", "\v", "\f", "\x1c", "\x1d", "\x1e"])
-def test_what_others_take_for_a_line_end_passes_through_both_ways(server: Zot, character: str) -> None:
+def test_unicode_line_separators_pass_through_both_ways(server: Zot, character: str) -> None:
     said = f"!echo a{character}b"
     raw = json.dumps({"type": "prompt", "message": said}, ensure_ascii=ord(character) < 0x20)
     server.send(raw.encode())

@@ -22,7 +22,7 @@ def prompt(message: str) -> dict[str, str]:
         ("openrouter", ["--base-url", "URL", "--api-key", "k"], {}),
     ],
 )
-def test_a_server_that_speaks_it_is_all_it_takes(
+def test_a_compatible_server_is_enough(
     zot: Callable[..., Zot], lab_url: str, provider: str, flags: list[str], env: dict[str, str]
 ) -> None:
     def there(value: str) -> str:
@@ -36,7 +36,7 @@ def test_a_server_that_speaks_it_is_all_it_takes(
     assert process.finish() == []
 
 
-def test_lab_speaks_it_too(zot: Callable[..., Zot]) -> None:
+def test_lab_is_a_compatible_server_too(zot: Callable[..., Zot]) -> None:
     process = zot("--provider", "lab", "--api", "chat")
     process.send(prompt("!bash echo hi"))
     assert types(process.until(type="done")) == [

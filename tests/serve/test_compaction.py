@@ -24,7 +24,7 @@ def fill(process: Zot) -> list[list[Frame]]:
 
 
 @pytest.mark.parametrize("flags", [(), ("--auto-compact", "off"), ("--auto-compact", "off", "--compact-at", "6500")])
-def test_nobody_shortens_the_conversation_of_a_client_that_did_not_ask(
+def test_a_conversation_is_not_compacted_unless_the_client_asked_for_it(
     zot: Callable[..., Zot], flags: tuple[str, ...]
 ) -> None:
     process = zot(*FLAGS, *flags)
@@ -36,7 +36,7 @@ def test_nobody_shortens_the_conversation_of_a_client_that_did_not_ask(
 
 
 @pytest.mark.parametrize("flags", [("--compact-at", "6500"), ("--auto-compact", "on", "--compact-at", "6500")])
-def test_a_client_without_the_feature_sees_the_order_it_knows_and_what_it_cost(
+def test_a_client_without_the_feature_gets_the_known_order_and_the_cost(
     zot: Callable[..., Zot], flags: tuple[str, ...]
 ) -> None:
     process = zot(*FLAGS, *flags)
@@ -49,7 +49,7 @@ def test_a_client_without_the_feature_sees_the_order_it_knows_and_what_it_cost(
     process.finish()
 
 
-def test_a_client_with_the_feature_sees_what_was_done_and_what_that_cost(zot: Callable[..., Zot]) -> None:
+def test_a_client_with_the_feature_gets_the_compaction_and_its_cost(zot: Callable[..., Zot]) -> None:
     process = zot(*FLAGS, "--compact-at", "6500")
     process.send({"type": "hello", "features": ["compaction"]})
     assert process.read()["data"]["features"] == ["compaction"]

@@ -94,7 +94,7 @@ def test_lines_beyond_the_limit_are_dropped_and_counted_when_the_reader_returns(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_had_to_wait_arrives_without_another_line(kind: Callable[[], tuple[int, int]]) -> None:
+def test_delayed_lines_arrive_without_another_line(kind: Callable[[], tuple[int, int]]) -> None:
     """More than any of them holds, in one piece, so that nothing is dropped."""
     with stream(kind) as (reader, errors):
         text = "".join(f"line {number}\n" for number in range(60_000))
@@ -132,7 +132,7 @@ def test_an_unfinished_line_leaves_when_it_is_flushed() -> None:
         assert os.read(reader, 100) == b"key: "
 
 
-def test_at_exit_the_reader_has_a_moment_and_no_more() -> None:
+def test_at_exit_the_reader_gets_a_short_grace_period() -> None:
     with stream(pipes) as (reader, errors):
         errors.write("x" * 100_000 + "\n")
         errors.drain(within_s=0.01)  # Returns although nobody reads.
@@ -143,7 +143,7 @@ def test_at_exit_the_reader_has_a_moment_and_no_more() -> None:
         assert not reading.is_alive()
 
 
-def test_a_reader_that_has_gone_is_no_error() -> None:
+def test_a_closed_reader_is_not_an_error() -> None:
     with stream(pipes) as (reader, errors):
         os.close(reader)
         errors.write("one\n")
@@ -277,7 +277,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("trouble", ["unread", "closed", "gone", "full"])
 @pytest.mark.parametrize(("argv", "given", "answer"), COMMANDS.values(), ids=COMMANDS.keys())
-def test_a_command_does_its_work_whatever_became_of_standard_error(
+def test_a_command_does_its_work_whatever_happened_to_standard_error(
     tmp_path: Path, argv: tuple[str, ...], given: bytes, answer: bytes, trouble: str
 ) -> None:
     with unread() as (_, jammed), gone() as broken:

@@ -21,7 +21,7 @@ NOTICE = (
 )
 
 
-def test_a_client_sees_of_extensions_what_it_asked_for(zot: Callable[..., Zot], tmp_path: Path) -> None:
+def test_a_client_gets_the_extension_events_it_asked_for(zot: Callable[..., Zot], tmp_path: Path) -> None:
     where = [str(Extension(tmp_path, name, script).directory) for name, script in (("a", NOTICE), ("b", TOOL))]
     plain, curious = (zot("--provider", "lab", "--ext", where[0], "--ext", where[1]) for _ in range(2))
     curious.ask({"type": "hello", "features": ["extensions"]})
@@ -66,7 +66,7 @@ def test_the_first_prompt_waits_for_a_guard_that_starts_slowly_and_says_which_fl
 
 
 @pytest.mark.parametrize("features", [["extensions"], []])
-def test_a_run_whose_message_is_blocked_succeeds_and_a_notice_says_why(
+def test_a_run_whose_message_is_blocked_succeeds_and_a_notice_gives_the_reason(
     zot: Callable[..., Zot], tmp_path: Path, features: list[str]
 ) -> None:
     script = interceptor("assistant_message", then='answer(frame, block=True, reason="not for you")')
@@ -87,7 +87,7 @@ def test_a_run_whose_message_is_blocked_succeeds_and_a_notice_says_why(
     assert ("[guard] warn: not for you\n" in process.errors()) is not bool(features)
 
 
-def test_a_command_that_wants_a_prompt_is_answered_and_then_prompts(zot: Callable[..., Zot], tmp_path: Path) -> None:
+def test_a_command_that_returns_a_prompt_is_answered_and_then_prompts(zot: Callable[..., Zot], tmp_path: Path) -> None:
     process = zot("--provider", "lab", "--ext", str(Extension(tmp_path, "menu", PANEL).directory))
     assert process.ask({"type": "run_command", "name": "ask"})["data"] == {
         "extension": "menu", "action": "prompt", "prompt": "!script say asked",
@@ -98,7 +98,7 @@ def test_a_command_that_wants_a_prompt_is_answered_and_then_prompts(zot: Callabl
     assert process.finish() == []
 
 
-def test_a_panel_is_drawn_for_a_client_that_asked_for_it_and_has_its_keys(
+def test_a_panel_is_drawn_for_a_client_that_asked_for_it_and_takes_its_keys(
     zot: Callable[..., Zot], tmp_path: Path
 ) -> None:
     process = zot("--provider", "lab", "--ext", str(Extension(tmp_path, "menu", PANEL).directory))
@@ -140,7 +140,7 @@ def test_no_extension_is_started_before_the_token_was_shown(zot: Callable[..., Z
     assert friend.finish() == []
 
 
-def test_at_the_end_of_the_input_an_extension_has_its_time_to_tidy_up(zot: Callable[..., Zot], tmp_path: Path) -> None:
+def test_at_the_end_of_the_input_an_extension_has_time_to_clean_up(zot: Callable[..., Zot], tmp_path: Path) -> None:
     slow = Extension(tmp_path, "slow", TOOL + 'time.sleep(1.2)\nopen("data/tidy", "w").close()\n')
     process = zot("--provider", "lab", "--ext", str(slow.directory), env={"ZOT_HOME": str(tmp_path)})
     process.ask({"type": "get_commands"})
@@ -150,7 +150,7 @@ def test_at_the_end_of_the_input_an_extension_has_its_time_to_tidy_up(zot: Calla
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_extensions_end_with_the_process_however_that_ends(
+def test_extensions_end_with_the_process_however_it_ends(
     zot: Callable[..., Zot], tmp_path: Path, number: signal.Signals
 ) -> None:
     mark, stubborn = uuid.uuid4().hex, "import signal; signal.signal(15, signal.SIG_IGN)\n" + TOOL

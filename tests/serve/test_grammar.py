@@ -39,7 +39,7 @@ def stream(tmp_path_factory: pytest.TempPathFactory) -> list[Frame]:
         return process.frames
 
 
-def test_what_was_recorded_is_in_order(stream: list[Frame]) -> None:
+def test_recorded_transcripts_are_in_order(stream: list[Frame]) -> None:
     assert verdict(stream) is None
     assert {frame["type"] for frame in stream} >= {"tool_result", "error", "compact_done", "done", "usage"}
 

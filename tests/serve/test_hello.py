@@ -25,7 +25,7 @@ def heard(zot: Zot, message: str) -> list[Frame]:
 # Features.
 
 
-def test_without_features_a_client_hears_version_one(zot: Callable[..., Zot]) -> None:
+def test_without_features_a_client_gets_version_one(zot: Callable[..., Zot]) -> None:
     process = zot()
     assert process.ask({"type": "hello", "id": "0"})["data"].keys() == {
         "protocol_version", "version", "provider", "model",
@@ -40,7 +40,7 @@ def test_without_features_a_client_hears_version_one(zot: Callable[..., Zot]) ->
     assert process.finish() == []
 
 
-def test_thinking_is_shown_to_who_asked(zot: Callable[..., Zot]) -> None:
+def test_thinking_is_sent_on_request(zot: Callable[..., Zot]) -> None:
     process = zot()
     answer = process.ask({"type": "hello", "features": ["thinking"]})
     assert answer["data"]["features"] == ["thinking"]
@@ -53,7 +53,7 @@ def test_thinking_is_shown_to_who_asked(zot: Callable[..., Zot]) -> None:
     assert process.finish() == []
 
 
-def test_retries_are_shown_to_who_asked(zot: Callable[..., Zot]) -> None:
+def test_retries_are_sent_on_request(zot: Callable[..., Zot]) -> None:
     process = zot()
     process.ask({"type": "hello", "features": ["retries"]})
     frames = heard(process, "!script status 529 retry-after=0 ;; repeat 2 ;; --- ;; say finally")
@@ -100,7 +100,7 @@ def test_unknown_features_are_ignored(zot: Callable[..., Zot]) -> None:
 # The token.
 
 
-def test_the_right_token_lets_a_client_in(zot: Callable[..., Zot]) -> None:
+def test_the_right_token_admits_a_client(zot: Callable[..., Zot]) -> None:
     process = zot(env=LOCKED)
     assert process.ask({"type": "hello", "id": "0", "token": TOKEN})["success"] is True
     assert process.ask({"type": "ping"})["success"] is True
@@ -124,7 +124,7 @@ def test_the_right_token_lets_a_client_in(zot: Callable[..., Zot]) -> None:
         b"\xff",
     ],
 )
-def test_anybody_else_is_told_once_and_sent_away(zot: Callable[..., Zot], line: bytes) -> None:
+def test_a_client_without_the_token_gets_one_error_and_is_disconnected(zot: Callable[..., Zot], line: bytes) -> None:
     process = zot(env=LOCKED)
     process.send(line, json.dumps({"type": "hello", "token": TOKEN}).encode(), b'{"type":"ping"}')
     [answer] = process.rest()
@@ -136,13 +136,13 @@ def test_anybody_else_is_told_once_and_sent_away(zot: Callable[..., Zot], line: 
     assert TOKEN not in errors + json.dumps(answer)
 
 
-def test_an_empty_token_asks_for_none(zot: Callable[..., Zot]) -> None:
+def test_an_empty_token_requires_none(zot: Callable[..., Zot]) -> None:
     process = zot(env={"ZOTCORE_RPC_TOKEN": ""})
     assert process.ask({"type": "ping"})["success"] is True
     assert process.finish() == []
 
 
-def test_a_locked_door_and_no_client_is_no_failure(zot: Callable[..., Zot]) -> None:
+def test_an_unauthenticated_end_of_input_is_not_a_failure(zot: Callable[..., Zot]) -> None:
     assert zot(env=LOCKED).finish() == []
 
 

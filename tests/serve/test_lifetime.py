@@ -42,7 +42,7 @@ def busy_in_bash(process: Zot, mark: str, *, stubborn: bool = False) -> None:
 # The end of the input.
 
 
-def test_what_was_accepted_runs_to_its_end(zot: Callable[..., Zot]) -> None:
+def test_accepted_prompts_run_to_their_end(zot: Callable[..., Zot]) -> None:
     process = zot()
     process.send(
         prompt("!slow 5 0.02"), prompt("!bash sleep 0.1; echo late"), {"type": "compact"}, prompt("!say 1 last")
@@ -52,7 +52,7 @@ def test_what_was_accepted_runs_to_its_end(zot: Callable[..., Zot]) -> None:
     assert text_of(frames).endswith("last")
 
 
-def test_a_client_that_can_no_longer_answer_is_not_waited_for(zot: Callable[..., Zot]) -> None:
+def test_a_client_that_can_no_longer_answer_is_not_awaited(zot: Callable[..., Zot]) -> None:
     process = zot("--policy", "bash=ask")
     process.send({"type": "hello", "features": ["approvals"]}, prompt("!bash echo hi"), prompt("!bash echo hi", "2"))
     process.until(type="approval_request")
@@ -63,11 +63,11 @@ def test_a_client_that_can_no_longer_answer_is_not_waited_for(zot: Callable[...,
     )
 
 
-def test_no_input_at_all_is_no_failure(zot: Callable[..., Zot]) -> None:
+def test_no_input_at_all_is_not_a_failure(zot: Callable[..., Zot]) -> None:
     assert zot().finish() == []
 
 
-def test_a_last_answer_is_not_lost_when_the_input_ends_behind_its_question(zot: Callable[..., Zot]) -> None:
+def test_an_answer_is_not_lost_when_the_input_ends_right_after_it(zot: Callable[..., Zot]) -> None:
     for _ in range(3):
         process = zot()
         process.send({"type": "get_state", "id": "1"}, prompt("!flood 20000"))
@@ -80,7 +80,7 @@ def test_a_last_answer_is_not_lost_when_the_input_ends_behind_its_question(zot: 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_aborts_what_runs_and_says_so(zot: Callable[..., Zot], number: signal.Signals) -> None:
+def test_a_signal_aborts_the_run_and_reports_it(zot: Callable[..., Zot], number: signal.Signals) -> None:
     process = zot()
     process.send(prompt("!slow 1000 0.01"), prompt("!say 1 never", "2"))
     process.until(type="text_delta")
@@ -92,7 +92,7 @@ def test_a_signal_aborts_what_runs_and_says_so(zot: Callable[..., Zot], number: 
 
 
 @pytest.mark.parametrize("stubborn", [False, True])
-def test_a_signal_ends_tools_and_then_us(zot: Callable[..., Zot], *, stubborn: bool) -> None:
+def test_a_signal_ends_tools_and_then_the_process(zot: Callable[..., Zot], *, stubborn: bool) -> None:
     mark = marked()
     process = zot()
     busy_in_bash(process, mark, stubborn=stubborn)
@@ -124,7 +124,7 @@ def test_a_signal_when_idle_ends_it_quietly(zot: Callable[..., Zot]) -> None:
 
 
 @pytest.mark.parametrize("signals", [1, 2])
-def test_a_second_signal_does_not_wait_for_anybody(zot: Callable[..., Zot], signals: int) -> None:
+def test_a_second_signal_ends_it_without_waiting(zot: Callable[..., Zot], signals: int) -> None:
     """Its last words have no reader here: after one signal it offers them for half a second, after two it leaves."""
 
     def waited() -> bool:
@@ -171,7 +171,7 @@ def long_work(mark: str) -> str:
     return json.dumps(prompt(f"!bash export {mark}=1; sleep 600 & echo up; sleep 600"))
 
 
-def test_it_ends_when_nobody_reads_any_more(zot: Callable[..., Zot]) -> None:
+def test_it_ends_when_its_output_is_closed(zot: Callable[..., Zot]) -> None:
     mark = marked()
     process = zot()
     busy_in_bash(process, mark)
@@ -181,7 +181,7 @@ def test_it_ends_when_nobody_reads_any_more(zot: Callable[..., Zot]) -> None:
     assert living(mark) == []
 
 
-def test_it_ends_when_nobody_reads_what_it_streams(zot: Callable[..., Zot]) -> None:
+def test_it_ends_when_its_output_is_closed_while_streaming(zot: Callable[..., Zot]) -> None:
     process = zot()
     process.send(prompt("!slow 100000 0.001"))
     process.until(type="text_delta")
@@ -244,7 +244,7 @@ def test_it_ends_when_its_input_has_ended_and_its_parent_with_it(tmp_path: Path)
     assert living(mark) == []
 
 
-def test_it_lives_on_without_its_parent_while_its_input_is_open(tmp_path: Path) -> None:
+def test_it_survives_its_parent_while_its_input_is_open(tmp_path: Path) -> None:
     """A launcher that hands its pipes over and leaves is no reason to end."""
     reading, writing = os.pipe()
     ours, theirs = os.pipe()

@@ -105,7 +105,7 @@ def test_a_full_queue_refuses_the_next_prompt_at_once(zot: Callable[..., Zot]) -
 # Steering.
 
 
-def test_steering_while_a_tool_runs_is_said_before_the_next_model_call(zot: Callable[..., Zot], tmp_path: Path) -> None:
+def test_steering_during_a_tool_is_sent_before_the_next_model_call(zot: Callable[..., Zot], tmp_path: Path) -> None:
     process = zot()
     process.send(prompt("!bash echo up; until [ -e go ]; do sleep 0.01; done"))
     process.until(type="tool_progress")
@@ -121,7 +121,7 @@ def test_steering_while_a_tool_runs_is_said_before_the_next_model_call(zot: Call
     assert process.finish() == []
 
 
-def test_steering_while_the_last_turn_streams_makes_the_run_go_on(zot: Callable[..., Zot]) -> None:
+def test_steering_during_the_last_turn_continues_the_run(zot: Callable[..., Zot]) -> None:
     process = zot()
     process.send(prompt("!slow 3 0.1"))
     process.until(type="text_delta")
@@ -154,9 +154,7 @@ def test_steering_when_nothing_runs_is_a_prompt(zot: Callable[..., Zot]) -> None
 
 
 @pytest.mark.parametrize("flags", [(), KEPT], ids=["not kept", "kept"])
-def test_an_abort_drops_what_was_to_steer_its_run(
-    zot: Callable[..., Zot], tmp_path: Path, flags: Sequence[str]
-) -> None:
+def test_an_abort_drops_the_steering_of_its_run(zot: Callable[..., Zot], tmp_path: Path, flags: Sequence[str]) -> None:
     process = zot(*flags, env={"ZOT_HOME": str(tmp_path)})
     process.send(prompt("!stall", "1"), prompt("!say 1 queued", "2"), steer("!say 1 steered", "3"), {"type": "abort"})
     aborted, queued = runs(process, 2)
@@ -168,7 +166,7 @@ def test_an_abort_drops_what_was_to_steer_its_run(
     assert process.finish() == []
 
 
-def test_an_abort_of_a_compact_drops_what_was_to_steer_after_it(zot: Callable[..., Zot], tmp_path: Path) -> None:
+def test_an_abort_of_a_compact_drops_the_steering_after_it(zot: Callable[..., Zot], tmp_path: Path) -> None:
     script = tmp_path / "stalls.lab"
     script.write_text("scene tools=none\nstall\n\nscene '(.*)'\nsay \"yes\"\n")
     process = zot("--script", str(script))
@@ -199,7 +197,7 @@ def test_steering_a_run_that_is_being_aborted_fails(zot: Callable[..., Zot]) -> 
 
 
 @pytest.mark.parametrize("flags", [(), KEPT], ids=["not kept", "kept"])
-def test_an_abort_right_after_a_prompt_ends_it_also_if_an_earlier_answer_is_awaited(
+def test_an_abort_right_after_a_prompt_ends_it_even_if_an_earlier_answer_is_awaited(
     zot: Callable[..., Zot], tmp_path: Path, flags: Sequence[str]
 ) -> None:
     process = zot(*flags, env={"ZOT_HOME": str(tmp_path)})
@@ -222,7 +220,7 @@ def test_an_abort_of_the_queue_drops_prompts_that_wait_for_an_earlier_answer(
     assert process.grammar.runs == 1
 
 
-def test_every_run_has_its_number_also_one_that_began_with_steering(zot: Callable[..., Zot]) -> None:
+def test_every_run_has_its_number_even_one_that_began_with_steering(zot: Callable[..., Zot]) -> None:
     process = zot()
     process.ask({"type": "hello", "features": ["seq"]})
     process.send(steer("!stall"), prompt("!say 1 two"), {"type": "abort"})
@@ -257,7 +255,7 @@ def test_a_conversation_cannot_be_cleared_while_a_prompt_runs(zot: Callable[...,
     assert process.finish() == []
 
 
-def test_clearing_keeps_the_count_of_what_was_used(zot: Callable[..., Zot]) -> None:
+def test_clearing_keeps_the_usage(zot: Callable[..., Zot]) -> None:
     process = zot()
     process.send(prompt("!usage 7 5 3 2"))
     process.until(type="done")

@@ -39,9 +39,7 @@ def start(
     ],
 )
 @pytest.mark.parametrize("command", ["rpc", "--rpc"])
-def test_what_has_no_effect_here_is_named_and_served_all_the_same(
-    tmp_path: Path, command: str, argv: str, told: str
-) -> None:
+def test_flags_without_effect_are_named_and_accepted(tmp_path: Path, command: str, argv: str, told: str) -> None:
     done = start(tmp_path, command, "--provider", "lab", *argv.split())
     assert (done.returncode, done.stderr.decode()) == (0, f"zot: {told}\n")
     assert json.loads(done.stdout)["data"] == {"pong": True}
@@ -97,7 +95,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("flags", "reason"), WRONG.values(), ids=WRONG.keys())
-def test_what_is_wrong_is_said_in_one_line(directory: Path, flags: list[str], reason: str) -> None:
+def test_errors_are_one_line(directory: Path, flags: list[str], reason: str) -> None:
     done = start(directory, "rpc", *flags)
     errors = done.stderr.decode()
     assert re.search(rf"\Azot: .*{reason}.*\n\Z", errors), errors
@@ -105,13 +103,13 @@ def test_what_is_wrong_is_said_in_one_line(directory: Path, flags: list[str], re
     assert (done.returncode, done.stdout) == (2 if reason in MISUSED else 1, b"")
 
 
-def test_a_script_that_does_not_read_is_said_to(directory: Path) -> None:
+def test_a_malformed_script_is_reported(directory: Path) -> None:
     done = start(directory, "rpc", "--provider", "lab", "--script", "broken.lab")
     assert done.returncode == 1
     assert re.fullmatch(rb"zot: broken\.lab:1: .*\n", done.stderr)
 
 
-def test_a_directory_that_is_gone_is_said_to_be(tmp_path: Path) -> None:
+def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     done = subprocess.run(
@@ -263,7 +261,7 @@ def test_a_stored_key_is_looked_up_by_two_small_modules_and_its_command_not_run(
     assert not (tmp_path / "ran").exists()
 
 
-def test_the_version_is_told_without_loading_anything() -> None:
+def test_the_version_is_printed_without_loading_anything() -> None:
     loaded = loaded_at("stat", "--version")
     assert loaded - {"__future__", "collections.abc", "gc", "typing", "zot", "zot.cli", "zot.version"} == set()
 
@@ -340,7 +338,7 @@ def test_a_daemon_greets_before_it_loads_what_any_other_method_needs(tmp_path: P
         "zot.messages", "zot.providers", "zot.runtime", "zot.runtime.open", "zot.runtime.shared",
         "zot.serve", "zot.serve.daemon", "zot.serve.daemon.audit", "zot.serve.daemon.backlog",
         "zot.serve.daemon.connection", "zot.serve.daemon.daemon", "zot.serve.daemon.claim",
-        "zot.serve.daemon.lifecycle", "zot.serve.daemon.logs", "zot.serve.daemon.metrics", "zot.serve.daemon.parts",
+        "zot.serve.daemon.lifecycle", "zot.serve.daemon.logs", "zot.serve.daemon.metrics",
         "zot.serve.daemon.sockets", "zot.serve.stdio", "zot.store", "zot.text", "zot.version", "zot.wire",
         "zot.wire.daemon", "zot.wire.jsonrpc", "zot.wire.lines", "zot.wire.spelling",
     }  # fmt: skip

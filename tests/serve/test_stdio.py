@@ -126,7 +126,7 @@ def test_closed_input_is_an_empty_one(tmp_path: Path, redirections: str) -> None
 
 
 @pytest.mark.parametrize("redirections", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
-def test_closed_output_hurts_nobody(tmp_path: Path, redirections: str) -> None:
+def test_closed_output_harms_nothing(tmp_path: Path, redirections: str) -> None:
     (tmp_path / "touched").unlink(missing_ok=True)
     done = in_shell(tmp_path, redirections, given=b'{"type":"prompt","message":"!bash touch touched"}\n')
     assert (done.returncode, done.stdout) == (0, b"")
@@ -147,7 +147,7 @@ def in_shell(directory: Path, redirections: str, given: bytes = b"") -> subproce
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-def test_the_flags_of_what_we_were_given_stay_as_they_were(tmp_path: Path, *, blocking: bool) -> None:
+def test_the_flags_of_inherited_descriptors_stay_unchanged(tmp_path: Path, *, blocking: bool) -> None:
     """Others share these open files, a shell for one; and may have made them non-blocking themselves."""
     reading, writing = os.pipe()
     ours, theirs = os.pipe()
@@ -207,7 +207,7 @@ def test_stray_output_of_the_process_itself_goes_to_standard_error(tmp_path: Pat
     assert {b"imported", b"printed", b"written", b"shouted"} <= set(done.stderr.split())
 
 
-def test_what_a_tool_writes_is_its_result_whichever_descriptor_it_takes(zot: Callable[..., Zot]) -> None:
+def test_a_tool_s_output_is_its_result_on_either_descriptor(zot: Callable[..., Zot]) -> None:
     process = zot()
     wild = "echo to one; echo to two >&2; for n in 3 4 5 6 7 8 9; do (echo corrupted >&$n) 2>/dev/null; done; true"
     process.send({"type": "prompt", "message": f"!bash {wild}"})
@@ -262,7 +262,7 @@ def test_a_slow_reader_loses_nothing_and_costs_no_memory(flood: tuple[Zot, int])
     assert process.finish() == []
 
 
-def test_the_model_is_not_heard_while_nobody_reads_but_commands_are(flood: tuple[Zot, int]) -> None:
+def test_the_model_is_not_read_while_the_output_is_not_but_commands_are(flood: tuple[Zot, int]) -> None:
     process, _ = flood
     process.until(type="text_delta")
     assert eventually(lambda: at_rest(process.pid))
@@ -275,7 +275,7 @@ def test_the_model_is_not_heard_while_nobody_reads_but_commands_are(flood: tuple
     assert process.finish() == []
 
 
-def test_a_client_may_say_everything_before_it_reads_anything(zot: Callable[..., Zot]) -> None:
+def test_a_client_may_write_everything_before_it_reads_anything(zot: Callable[..., Zot]) -> None:
     """From the very first line on: more questions, and more answers, than fit into the pipes."""
     process = zot()
     process.send(*({"type": "ping", "id": number} for number in range(20_000)))
@@ -283,7 +283,7 @@ def test_a_client_may_say_everything_before_it_reads_anything(zot: Callable[...,
     assert process.finish() == []
 
 
-def test_a_client_that_asks_and_never_reads_costs_no_more_memory_with_every_question(zot: Callable[..., Zot]) -> None:
+def test_memory_does_not_grow_with_unread_questions(zot: Callable[..., Zot]) -> None:
     process = zot()
     process.send({"type": "prompt", "message": "!echo " + 500_000 * "x"})
     process.until(type="done")
@@ -296,7 +296,7 @@ def test_a_client_that_asks_and_never_reads_costs_no_more_memory_with_every_ques
     assert process.finish() == []
 
 
-def test_an_output_that_takes_nothing_ends_it(tmp_path: Path) -> None:
+def test_a_failing_output_ends_it(tmp_path: Path) -> None:
     with open("/dev/full", "wb") as full:
         done = run(tmp_path, input=COMMANDS, stdout=full, stderr=subprocess.PIPE)
     reason = b"zot: the output could not be written: No space left on device\n"
@@ -327,7 +327,7 @@ NO_MEMORY = {
 
 
 @pytest.mark.parametrize(("fault", "given", "code"), NO_MEMORY.values(), ids=NO_MEMORY.keys())
-def test_an_output_for_which_there_is_no_memory_ends_it(tmp_path: Path, fault: str, given: bytes, code: int) -> None:
+def test_an_output_without_memory_ends_it(tmp_path: Path, fault: str, given: bytes, code: int) -> None:
     """It says so and leaves; before, what it had to say was gone and it waited for ever."""
     probe = f"import sys\n{fault}from zot.cli import main\nsys.argv = ['zot', *argv]\nmain()\n"
     done = subprocess.run(

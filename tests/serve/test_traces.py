@@ -160,7 +160,7 @@ def as_we_spell_it(frame: Frame) -> Frame:
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in TRACES.glob("*.ndjson")))
-def test_a_recorded_conversation_goes_as_it_went(
+def test_a_recorded_conversation_is_reproduced(
     name: str, zot: Callable[..., Zot], lab_url: str, tmp_path: Path
 ) -> None:
     (tmp_path / "a.txt").write_text("".join(f"line {number}\n" for number in range(1, 21)))

@@ -16,7 +16,7 @@ from zot.messages import TextBlock
 from zot.session.session import Session
 from zot.tools.base import Output, Tool, ToolContext
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 async def until_quiet() -> None:
@@ -33,7 +33,7 @@ def slow_session(
     return session, store, listen(session)
 
 
-async def test_nothing_is_shown_until_it_is_safe() -> None:
+async def test_nothing_is_shown_until_it_is_committed() -> None:
     session, store, listener = slow_session()
     session.prompt("hi")
     await until_quiet()
@@ -45,7 +45,7 @@ async def test_nothing_is_shown_until_it_is_safe() -> None:
     await finish(session)
 
 
-async def test_what_is_safe_is_shown_in_order_and_no_more() -> None:
+async def test_committed_rows_are_shown_in_order_and_no_others() -> None:
     session, store, listener = slow_session()
     session.prompt("hi")
     await until_quiet()
@@ -58,7 +58,7 @@ async def test_what_is_safe_is_shown_in_order_and_no_more() -> None:
     await finish(session)
 
 
-async def test_what_became_safe_together_is_shown_together_and_nothing_behind_the_end_of_a_run() -> None:
+async def test_rows_committed_together_are_shown_together_and_nothing_after_the_end_of_a_run() -> None:
     session, store, listener = slow_session(
         FakeTransport([claude.reply(claude.text("one")), claude.reply(claude.text("two"))])
     )
@@ -82,7 +82,7 @@ async def test_what_became_safe_together_is_shown_together_and_nothing_behind_th
     assert len(numbers) == len(listener.events)
 
 
-async def test_a_run_is_not_over_before_its_end_is_safe() -> None:
+async def test_a_run_is_not_over_before_its_end_is_committed() -> None:
     session, store, listener = slow_session(
         FakeTransport([claude.reply(claude.text("a")), claude.reply(claude.text("b"))])
     )
@@ -101,7 +101,7 @@ async def test_a_run_is_not_over_before_its_end_is_safe() -> None:
     assert sorted(set(store.runs)) == [1, 2]
 
 
-async def test_a_tool_has_no_effect_before_its_call_is_safe() -> None:
+async def test_a_tool_has_no_effect_before_its_call_is_committed() -> None:
     ran: list[str] = []
 
     async def mark(args: dict[str, Any], context: ToolContext) -> Output:
@@ -123,7 +123,7 @@ async def test_a_tool_has_no_effect_before_its_call_is_safe() -> None:
 
 
 @pytest.mark.parametrize("moment", ["while it runs", "at its end"])
-async def test_what_the_disk_loses_is_not_shown_and_ends_the_run(moment: str) -> None:
+async def test_rows_lost_by_the_disk_are_not_shown_and_end_the_run(moment: str) -> None:
     transport = FakeTransport() if moment == "at its end" else FakeTransport([None])
     session, store, listener = slow_session(transport)
     job = session.prompt("hi")
@@ -137,7 +137,7 @@ async def test_what_the_disk_loses_is_not_shown_and_ends_the_run(moment: str) ->
 
 
 @pytest.mark.parametrize("answer", [claude.reply(claude.text("a", "b")), AuthFailed("no")], ids=["said", "refused"])
-async def test_whatever_the_disk_loses_every_turn_that_was_seen_to_begin_ends_once(
+async def test_every_turn_seen_to_begin_ends_once_whatever_the_disk_loses(
     answer: list[bytes] | Exception,
 ) -> None:
     async def shown(safe: int | None) -> tuple[list[str], int]:

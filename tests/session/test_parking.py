@@ -154,7 +154,7 @@ async def whole_run(house: House) -> list[Row]:
     return await house.rows()
 
 
-async def test_a_run_that_dies_at_any_row_goes_on_or_is_ended_and_nothing_is_done_twice(house: House) -> None:
+async def test_a_run_that_dies_at_any_row_is_continued_or_ended_and_nothing_is_done_twice(house: House) -> None:
     journal = await Journal.open(house.path / "journal.db")  # so that no life has to open the file
     whole = await whole_run(house)
     question = len(parted(whole)[0])
@@ -189,7 +189,7 @@ async def test_a_run_that_dies_at_any_row_goes_on_or_is_ended_and_nothing_is_don
     await journal.close()
 
 
-async def test_a_session_that_is_taken_up_waits_with_the_same_question_until_the_same_deadline(house: House) -> None:
+async def test_a_resumed_session_waits_with_the_same_question_until_the_same_deadline(house: House) -> None:
     session = await house.live(ASKING)
     session.prompt("go")
     request = await asked(session)
@@ -224,9 +224,7 @@ async def test_a_session_that_is_taken_up_waits_with_the_same_question_until_the
     await third.close()
 
 
-async def test_steps_are_counted_on_and_a_restart_of_the_machine_costs_nothing(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_steps_are_counted_across_a_restart_of_the_machine(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     session = await house.live(ASKING, ASKING)
     session.prompt("go")
     session.approvals.answer((await asked(session)).id, "allow_once")
@@ -245,7 +243,7 @@ async def test_steps_are_counted_on_and_a_restart_of_the_machine_costs_nothing(
     await journal.close()
 
 
-async def test_who_waits_keeps_others_from_running_the_session(house: House) -> None:
+async def test_a_waiting_run_keeps_other_processes_from_running_the_session(house: House) -> None:
     session = await house.live(ASKING)
     session.prompt("go")
     await asked(session)
@@ -268,7 +266,7 @@ async def test_who_waits_keeps_others_from_running_the_session(house: House) -> 
     await journal.close()
 
 
-async def test_a_deadline_that_passes_while_it_waits_again_is_a_refusal_and_the_run_goes_on(house: House) -> None:
+async def test_a_deadline_that_passes_after_a_resume_is_a_refusal_and_the_run_continues(house: House) -> None:
     before, request = parted(await whole_run(house))
     await house.die_with([*before, request], "late")
     almost = datetime.fromisoformat(request.deadline).timestamp() - 0.01
@@ -283,7 +281,7 @@ async def test_a_deadline_that_passes_while_it_waits_again_is_a_refusal_and_the_
     await session.close()
 
 
-async def test_a_deadline_that_passed_before_it_is_taken_up_ends_the_run(house: House) -> None:
+async def test_a_deadline_that_passed_before_the_resume_ends_the_run(house: House) -> None:
     before, request = parted(await whole_run(house))
     await house.die_with([*before, request], "late")
     deadline = datetime.fromisoformat(request.deadline).timestamp()
@@ -296,7 +294,7 @@ async def test_a_deadline_that_passed_before_it_is_taken_up_ends_the_run(house: 
     await session.close()
 
 
-async def test_what_was_allowed_always_still_is_in_the_next_life_and_not_in_a_fork(house: House) -> None:
+async def test_allow_always_survives_a_restart_and_not_a_fork(house: House) -> None:
     session = await house.live(ASKING)
     session.prompt("go")
     request = await asked(session)
@@ -317,7 +315,7 @@ async def test_what_was_allowed_always_still_is_in_the_next_life_and_not_in_a_fo
     await other.close()
 
 
-async def test_what_an_extension_makes_of_the_call_now_is_asked_about_if_it_is_something_else(house: House) -> None:
+async def test_a_call_that_an_extension_now_changes_differently_is_asked_about_again(house: House) -> None:
     house.guard.on_call = changing("make safe")
     session = await house.live(ASKING)
     session.prompt("go")
@@ -338,7 +336,7 @@ async def test_what_an_extension_makes_of_the_call_now_is_asked_about_if_it_is_s
     await other.close()
 
 
-async def test_what_an_extension_makes_of_the_call_again_runs_without_another_question(house: House) -> None:
+async def test_a_call_that_an_extension_changes_in_the_same_way_runs_without_another_question(house: House) -> None:
     house.guard.on_call = changing("make safe")
     session = await house.live(ASKING)
     session.prompt("go")
@@ -352,7 +350,7 @@ async def test_what_an_extension_makes_of_the_call_again_runs_without_another_qu
     await again.close()
 
 
-async def test_a_path_that_leads_elsewhere_than_the_person_was_shown_is_asked_about_again(house: House) -> None:
+async def test_a_path_that_now_resolves_elsewhere_is_asked_about_again(house: House) -> None:
     house.rules = ["note=ask"]
     (house.path / "link").symlink_to("shown")
     calling = claude.reply(claude.tool("c1", "note", json.dumps({"path": f"{house.path}/link/x"})), ends="tool_use")
@@ -377,7 +375,7 @@ async def test_a_path_that_leads_elsewhere_than_the_person_was_shown_is_asked_ab
     ("rule", "decision", "ran"),
     [("bash=allow", "reject", []), ("bash=allow", "allow_once", ["make"]), ("bash=deny", "allow_always", [])],
 )
-async def test_rules_that_have_changed_since_hold_but_never_against_a_refusal(
+async def test_changed_rules_hold_but_never_against_a_refusal(
     house: House, rule: str, decision: str, ran: list[str]
 ) -> None:
     before, request = parted(await whole_run(house))
@@ -391,7 +389,7 @@ async def test_rules_that_have_changed_since_hold_but_never_against_a_refusal(
     await session.close()
 
 
-async def test_a_face_that_does_not_park_leaves_the_question_until_it_is_prompted_and_then_ends_the_run(
+async def test_a_surface_that_does_not_park_leaves_the_question_until_its_next_prompt_ends_the_run(
     house: House,
 ) -> None:
     session = await house.live(ASKING)
@@ -408,7 +406,7 @@ async def test_a_face_that_does_not_park_leaves_the_question_until_it_is_prompte
     await other.close()
 
 
-async def test_what_was_answered_is_not_run_by_a_face_that_does_not_park(house: House) -> None:
+async def test_an_answered_call_is_not_run_by_a_surface_that_does_not_park(house: House) -> None:
     rows = await whole_run(house)
     answer = next(at for at, row in enumerate(rows) if isinstance(row, ApprovalAnswer))
     await house.die_with(rows[: answer + 1], "answered")
@@ -417,7 +415,7 @@ async def test_what_was_answered_is_not_run_by_a_face_that_does_not_park(house: 
     await session.close()
 
 
-async def test_a_session_that_was_not_begun_here_goes_on_with_nothing(house: House) -> None:
+async def test_a_session_not_begun_here_has_nothing_to_resume(house: House) -> None:
     """A fork, or a file from elsewhere, may say that a person allowed something: nobody has, here."""
     rows = await whole_run(house)
     answer = next(at for at, row in enumerate(rows) if isinstance(row, ApprovalAnswer))
@@ -431,7 +429,7 @@ async def test_a_session_that_was_not_begun_here_goes_on_with_nothing(house: Hou
     await journal.close()
 
 
-async def test_a_graceful_stop_aborts_what_does_not_wait_for_a_person(house: House) -> None:
+async def test_a_graceful_stop_aborts_runs_that_wait_for_no_approval(house: House) -> None:
     session = await house.live(claude.reply(claude.tool("c1", "note", '{"path":"a"}'), ends="tool_use"), ANSWERED)
     began = asyncio.Event()
 
@@ -450,7 +448,7 @@ async def test_a_graceful_stop_aborts_what_does_not_wait_for_a_person(house: Hou
     await journal.close()
 
 
-async def test_a_question_waits_also_while_nobody_listens_who_could_answer(house: House) -> None:
+async def test_a_question_waits_even_while_no_approver_listens(house: House) -> None:
     session = await house.live(ASKING, ANSWERED)
     session.prompt("go")
     request = await asked(session)
@@ -464,7 +462,7 @@ async def test_a_question_waits_also_while_nobody_listens_who_could_answer(house
     await session.close()
 
 
-async def test_a_process_that_was_killed_while_it_waited_is_gone_on_with_by_another(
+async def test_a_run_killed_while_waiting_is_continued_by_another_process(
     zot: Callable[..., Zot], tmp_path: Path
 ) -> None:
     home = tmp_path / "home"

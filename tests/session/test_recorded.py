@@ -64,7 +64,7 @@ def say(process: Zot, text: str) -> list[dict[str, Any]]:
     return process.until(type="done")
 
 
-def test_a_conversation_goes_on_in_another_process(kept: Callable[..., Zot]) -> None:
+def test_a_conversation_continues_in_another_process(kept: Callable[..., Zot]) -> None:
     first = kept()
     say(first, "!echo one")
     first.finish()
@@ -86,7 +86,7 @@ def test_nothing_is_kept_without_a_name_and_sessions_are_apart(
     assert texts(zot(*LAB)) == []
 
 
-def test_a_session_goes_on_with_what_it_worked_with(kept: Callable[..., Zot], home: Path, tmp_path: Path) -> None:
+def test_a_session_keeps_its_settings(kept: Callable[..., Zot], home: Path, tmp_path: Path) -> None:
     inner = tmp_path / "inner"
     inner.mkdir()
     first = kept("--cwd", str(inner), "--reasoning", "low")
@@ -106,7 +106,7 @@ def test_a_session_goes_on_with_what_it_worked_with(kept: Callable[..., Zot], ho
     assert (state["cwd"], state["provider"]) == (str(inner), "lab")
 
 
-def test_what_was_cleared_stays_cleared_and_can_still_be_read(kept: Callable[..., Zot]) -> None:
+def test_cleared_messages_stay_cleared_and_can_still_be_read(kept: Callable[..., Zot]) -> None:
     first = kept()
     say(first, "!echo one")
     first.send({"type": "clear", "id": 1})
@@ -118,7 +118,7 @@ def test_what_was_cleared_stays_cleared_and_can_still_be_read(kept: Callable[...
     assert texts(second, view="full") == ["!echo one", "one", "!echo two", "two"]
 
 
-def test_what_was_compacted_can_still_be_read_and_put_back_by_another_process(kept: Callable[..., Zot]) -> None:
+def test_compacted_messages_can_be_read_and_restored_by_another_process(kept: Callable[..., Zot]) -> None:
     first = kept()
     for word in ("one", "two", "three"):
         say(first, f"!echo {word}")
@@ -160,14 +160,14 @@ def test_a_fork_is_another_session_from_a_point_on(kept: Callable[..., Zot]) -> 
         ({"session": "s"}, "there is a session 's' already"),
     ],
 )
-def test_a_fork_that_cannot_be_is_refused(kept: Callable[..., Zot], command: dict[str, Any], reason: str) -> None:
+def test_an_impossible_fork_is_refused(kept: Callable[..., Zot], command: dict[str, Any], reason: str) -> None:
     process = kept()
     say(process, "!bash echo hi")  # user, call, result, answer: behind the second a call is open.
     process.send({"type": "fork", **command})
     assert process.read() == {"type": "response", "command": "fork", "success": False, "error": reason}
 
 
-def test_what_is_not_kept_cannot_be_forked(zot: Callable[..., Zot]) -> None:
+def test_an_unrecorded_session_cannot_be_forked(zot: Callable[..., Zot]) -> None:
     answer = zot(*LAB).ask({"type": "fork"})
     assert (
         answer["error"]
@@ -175,7 +175,7 @@ def test_what_is_not_kept_cannot_be_forked(zot: Callable[..., Zot]) -> None:
     )
 
 
-def test_a_session_that_runs_elsewhere_is_refused_by_name_and_goes_on_afterwards(kept: Callable[..., Zot]) -> None:
+def test_a_session_running_elsewhere_is_refused_by_name_and_usable_afterwards(kept: Callable[..., Zot]) -> None:
     first, second = kept(), kept()
     first.ask({"type": "ping"})  # By then it is in its directory.
     first.send({"type": "prompt", "message": "!bash read x < fifo; echo $x"})
@@ -195,7 +195,7 @@ def test_a_session_that_runs_elsewhere_is_refused_by_name_and_goes_on_afterwards
     assert texts(first)[-4:] == ["!echo two", "two", "!echo three", "three"]
 
 
-def test_a_process_that_was_killed_leaves_a_session_that_goes_on(kept: Callable[..., Zot]) -> None:
+def test_a_killed_process_leaves_a_session_that_can_continue(kept: Callable[..., Zot]) -> None:
     first = kept()
     first.send({"type": "prompt", "message": "!bash touch started; sleep 600"})
     first.until(type="turn_end")
@@ -210,14 +210,14 @@ def test_a_process_that_was_killed_leaves_a_session_that_goes_on(kept: Callable[
     assert (result["is_error"], result["content"][0]["text"]) == (True, "the result was lost: the run was interrupted")
 
 
-def test_an_abort_right_behind_its_prompt_is_heard(kept: Callable[..., Zot]) -> None:
+def test_an_abort_right_after_its_prompt_takes_effect(kept: Callable[..., Zot]) -> None:
     process = kept()
     process.send({"type": "prompt", "message": "!stall"}, {"type": "abort"})
     frames = [frame for frame in process.until(type="done") if frame.get("command") != "abort"]
     assert [frame["type"] for frame in frames] == ["response", "user_message", "turn_end", "done"]
 
 
-def test_twenty_at_once_are_one_that_runs_and_nineteen_clear_refusals(
+def test_one_of_twenty_concurrent_runs_and_nineteen_are_refused(
     kept: Callable[..., Zot], home: Path, tmp_path: Path
 ) -> None:
     processes = [kept() for _ in range(20)]
@@ -294,7 +294,7 @@ async def test_the_next_request_is_the_one_that_an_uninterrupted_process_would_s
 BODIES: dict[str, list[bytes]] = {}
 
 
-async def test_a_run_that_somebody_else_left_without_an_end_gets_one_although_something_was_noted_since(
+async def test_an_unfinished_run_of_another_process_is_ended_although_rows_followed_it(
     tmp_path: Path,
 ) -> None:
     session = await kept_session(tmp_path, FakeTransport([claude.reply(claude.text("Well."))]))
@@ -321,7 +321,7 @@ def counted(tokens: int) -> list[bytes]:
     return [claude.start(input_tokens=tokens), *claude.text("Well.")(0), *claude.stop("end_turn", output_tokens=10)]
 
 
-async def test_room_is_made_when_an_uninterrupted_process_would_make_it(tmp_path: Path) -> None:
+async def test_compaction_happens_when_an_uninterrupted_process_would_compact(tmp_path: Path) -> None:
     """By what the service counted, which is more than anybody could guess; and not again after a summary by hand."""
     window = Catalogue("anthropic", (Model("small", "anthropic", 10_000, 1_000, reasoning=False),))
     replies = [counted(1500), counted(2600), counted(6000), counted(900), counted(3000), counted(900), counted(800)]
@@ -355,7 +355,7 @@ def runtime(home: Path, tmp_path: Path) -> Callable[..., zot.Runtime]:
     )
 
 
-async def test_a_runtime_with_a_session_goes_on(runtime: Callable[..., zot.Runtime]) -> None:
+async def test_a_runtime_with_a_session_continues_it(runtime: Callable[..., zot.Runtime]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         async with runtime() as first:
             assert (await first.run("!echo one")).text == "one"
@@ -382,7 +382,7 @@ async def test_two_runtimes_on_one_session_do_not_run_at_once(runtime: Callable[
         assert (await second.run("!echo two")).text == "two"
 
 
-async def test_a_prompt_that_cannot_run_says_why_and_that_it_is_over(runtime: Callable[..., zot.Runtime]) -> None:
+async def test_a_prompt_that_cannot_run_reports_the_reason_and_done(runtime: Callable[..., zot.Runtime]) -> None:
     async with asyncio.timeout(PATIENCE_S), runtime() as first, runtime() as second:
         stream = first.prompt("!stall")
         await anext(stream)
@@ -397,7 +397,7 @@ async def test_a_prompt_that_cannot_run_says_why_and_that_it_is_over(runtime: Ca
         await stream.aclose()
 
 
-def test_answers_keep_their_order_although_some_take_a_while(kept: Callable[..., Zot]) -> None:
+def test_answers_keep_their_order_although_some_are_slow(kept: Callable[..., Zot]) -> None:
     process = kept()
     say(process, "!echo one")
     asked = [
@@ -417,7 +417,7 @@ def test_answers_keep_their_order_although_some_take_a_while(kept: Callable[...,
     assert len(answers[3]["data"]["messages"]) == 2
 
 
-def test_all_that_was_asked_before_the_input_ended_is_answered(kept: Callable[..., Zot]) -> None:
+def test_every_request_before_the_end_of_the_input_is_answered(kept: Callable[..., Zot]) -> None:
     process = kept()
     process.send({"type": "prompt", "message": "!echo one"}, {"type": "clear"}, {"type": "fork"}, {"type": "ping"})
     frames = process.finish()
@@ -426,7 +426,7 @@ def test_all_that_was_asked_before_the_input_ended_is_answered(kept: Callable[..
     assert {"type": "done"} in frames
 
 
-def test_what_a_killed_process_left_is_whole_as_soon_as_it_is_opened(kept: Callable[..., Zot]) -> None:
+def test_a_killed_process_s_session_is_recovered_as_soon_as_it_is_opened(kept: Callable[..., Zot]) -> None:
     first = kept()
     first.send({"type": "prompt", "message": '!script say "half" ;; stall'})
     first.until(type="text_delta")

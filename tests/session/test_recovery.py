@@ -90,7 +90,7 @@ async def one_run() -> Moments:
     return store
 
 
-async def test_any_prefix_of_a_run_is_brought_to_an_end_that_a_provider_accepts() -> None:
+async def test_any_prefix_of_a_run_is_recovered_to_an_end_that_a_provider_accepts() -> None:
     rows = (await one_run()).rows
     assert len(rows) > 25
     for length in range(1, len(rows) + 1):
@@ -105,7 +105,7 @@ async def test_any_prefix_of_a_run_is_brought_to_an_end_that_a_provider_accepts(
         assert found(whole) == Clean()
 
 
-async def test_clients_see_a_run_that_was_cut_off_as_one_that_was_aborted() -> None:
+async def test_clients_see_an_interrupted_run_as_aborted() -> None:
     store = await one_run()
     rows = store.rows
     for length in store.lengths:
@@ -117,7 +117,7 @@ async def test_clients_see_a_run_that_was_cut_off_as_one_that_was_aborted() -> N
         grammar.finish()
 
 
-async def test_what_the_model_had_said_is_kept() -> None:
+async def test_partial_model_output_is_kept() -> None:
     rows = (await one_run()).rows
     at = max(index for index, row in enumerate(rows) if isinstance(row, TextDelta))
     prefix = rows[:at]
@@ -143,7 +143,7 @@ def test_open_calls_get_a_result_each_in_order() -> None:
 @pytest.mark.parametrize(
     "rows", [[], [MessageAdded(USER)], [TurnEnd("end_turn"), Done()], [Done(), MessagesReplaced(0, 0, (USER,))]]
 )
-def test_what_is_over_needs_nothing(rows: list[Row]) -> None:
+def test_a_finished_run_needs_no_recovery(rows: list[Row]) -> None:
     assert found(rows) == Clean()
 
 
@@ -166,7 +166,7 @@ def test_a_run_whose_question_was_answered_is_not_parked() -> None:
     assert ending(rows)[-2:] == [TurnEnd("aborted"), Done()]
 
 
-def test_a_transcript_that_lost_messages_is_made_whole() -> None:
+def test_a_transcript_that_lost_messages_is_repaired() -> None:
     orphan = Message("tool", (ResultBlock("gone", False, (TextBlock("ok"),)),), NOON)
     rows: list[Row] = [MessageAdded(USER), MessageAdded(orphan), MessageAdded(CALLING), MessageAdded(USER), Done()]
     messages = transcript_of([*rows, *ending(rows)]).messages
@@ -174,7 +174,7 @@ def test_a_transcript_that_lost_messages_is_made_whole() -> None:
     assert repaired(messages) == list(messages)
 
 
-async def test_a_question_of_a_real_session_is_parked_at_the_moment_it_is_asked() -> None:
+async def test_a_real_session_s_question_is_parked_at_the_moment_it_is_asked() -> None:
     async def work(args: dict[str, Any], context: ToolContext) -> Output:
         return (TextBlock("worked"),)
 

@@ -126,9 +126,7 @@ async def test_a_file_keeps_the_mode_that_it_has_now(runtime: Callable[..., zot.
         assert files(work) == {"a.txt": b"one"}
 
 
-async def test_the_model_may_go_on_with_files_that_were_put_back(
-    runtime: Callable[..., zot.Runtime], work: Path
-) -> None:
+async def test_the_model_may_continue_with_restored_files(runtime: Callable[..., zot.Runtime], work: Path) -> None:
     async with talking(runtime(), "!write a.txt one", "!read a.txt", "!edit a.txt one two") as open_runtime:
         await open_runtime.rewind(messages=8)
         await open_runtime.run("!edit a.txt one three")
@@ -138,7 +136,7 @@ async def test_the_model_may_go_on_with_files_that_were_put_back(
         assert files(work) == {"a.txt": b"four"}
 
 
-async def test_another_process_can_rewind_what_a_first_one_wrote(
+async def test_another_process_can_rewind_the_first_one_s_changes(
     runtime: Callable[..., zot.Runtime], work: Path, tmp_path: Path
 ) -> None:
     outside = tmp_path / "outside.txt"
@@ -161,9 +159,7 @@ async def test_another_process_can_rewind_what_a_first_one_wrote(
         assert outside.read_bytes() == b"two"
 
 
-async def test_what_others_wrote_between_two_changes_is_what_comes_back(
-    runtime: Callable[..., zot.Runtime], work: Path
-) -> None:
+async def test_foreign_changes_between_two_edits_are_restored(runtime: Callable[..., zot.Runtime], work: Path) -> None:
     async with talking(runtime(), "!write a.txt one") as open_runtime:
         (work / "a.txt").write_text("by hand")
         await open_runtime.run("!read a.txt")
@@ -221,7 +217,7 @@ REFUSALS: dict[Callable[[Path], None], str] = {
 
 
 @pytest.mark.parametrize("meddle", REFUSALS, ids=lambda meddle: meddle.__name__)
-async def test_what_somebody_else_changed_is_not_overwritten_and_then_nothing_is(
+async def test_a_foreign_change_is_not_overwritten_and_then_nothing_is(
     runtime: Callable[..., zot.Runtime], work: Path, meddle: Callable[[Path], None]
 ) -> None:
     (work / "a.txt").write_text("zero")
@@ -241,7 +237,7 @@ async def test_what_somebody_else_changed_is_not_overwritten_and_then_nothing_is
         assert files(work) == {path: data for path, data in were.items() if path != "b.txt"}
 
 
-async def test_what_is_already_as_it_was_is_left_alone(runtime: Callable[..., zot.Runtime], work: Path) -> None:
+async def test_a_file_that_already_matches_is_not_written(runtime: Callable[..., zot.Runtime], work: Path) -> None:
     (work / "b.txt").write_text("zero")
     async with talking(runtime(), "!write a.txt one", "!write b.txt one") as open_runtime:
         (work / "a.txt").unlink()
@@ -252,9 +248,7 @@ async def test_what_is_already_as_it_was_is_left_alone(runtime: Callable[..., zo
         assert (work / "b.txt").stat().st_ino == was.st_ino
 
 
-async def test_a_file_that_cannot_be_written_leaves_the_others_as_they_were(
-    runtime: Callable[..., zot.Runtime], work: Path
-) -> None:
+async def test_an_unwritable_file_leaves_the_others_unchanged(runtime: Callable[..., zot.Runtime], work: Path) -> None:
     async with talking(runtime(), "!write a.txt one", "!write new/b.txt one", "!write c.txt one") as open_runtime:
         rewound = await open_runtime.rewind(messages=0)
         (work / "new").rmdir()
@@ -283,7 +277,7 @@ class Meddling(Restorer):
 
 
 @pytest.mark.parametrize("twice", [False, True])
-async def test_a_change_at_the_last_moment_undoes_what_was_put_back(
+async def test_a_change_at_the_last_moment_undoes_the_rewind(
     runtime: Callable[..., zot.Runtime], home: Path, work: Path, twice: bool
 ) -> None:
     async with talking(runtime(), "!write a.txt one", "!write b.txt one", "!write c.txt one"):
@@ -297,7 +291,7 @@ async def test_a_change_at_the_last_moment_undoes_what_was_put_back(
     await session.close()
 
 
-async def test_what_is_too_large_is_not_kept_and_so_not_put_back(
+async def test_oversized_contents_are_neither_kept_nor_restored(
     runtime: Callable[..., zot.Runtime], work: Path
 ) -> None:
     (work / "large").write_bytes(b"x" * (MAX_KEPT_BYTES + 1))
@@ -334,7 +328,7 @@ async def test_a_lock_holds_for_a_rewind_too(runtime: Callable[..., zot.Runtime]
         ({"at": 999}, "the session has no row 999 to rewind to"),
     ],
 )
-async def test_a_point_that_there_is_not_is_refused(
+async def test_an_unknown_point_is_refused(
     runtime: Callable[..., zot.Runtime], work: Path, wish: dict[str, Any], reason: str
 ) -> None:
     async with talking(runtime(), "!write a.txt one") as open_runtime:
@@ -343,7 +337,9 @@ async def test_a_point_that_there_is_not_is_refused(
         assert files(work) == {"a.txt": b"one"}
 
 
-async def test_what_is_not_kept_or_in_use_cannot_be_rewound(runtime: Callable[..., zot.Runtime], work: Path) -> None:
+async def test_an_unrecorded_or_running_session_cannot_be_rewound(
+    runtime: Callable[..., zot.Runtime], work: Path
+) -> None:
     async with talking(runtime(session=None), "!write a.txt one") as open_runtime:
         with pytest.raises(UserError, match="not recorded, so it cannot be rewound"):
             await open_runtime.rewind(messages=0)
@@ -368,7 +364,7 @@ def test_a_program_without_a_loop_can_rewind(home: Path, work: Path) -> None:
 
 
 @pytest.mark.parametrize("existed", [False, True])
-async def test_what_somebody_writes_while_a_change_is_recorded_is_not_overwritten(work: Path, existed: bool) -> None:
+async def test_a_foreign_write_while_a_change_is_recorded_is_not_overwritten(work: Path, existed: bool) -> None:
     if existed:
         (work / "a.txt").write_text("one")
     rows = []
@@ -389,7 +385,7 @@ async def test_what_somebody_writes_while_a_change_is_recorded_is_not_overwritte
 # What is kept.
 
 
-async def test_contents_are_kept_once_as_long_as_somebody_refers_to_them(
+async def test_contents_are_stored_once_while_referenced(
     runtime: Callable[..., zot.Runtime], home: Path, work: Path
 ) -> None:
     async with talking(runtime(), "!write a.txt one", "!write b.txt one", "!edit a.txt one two") as open_runtime:
@@ -440,7 +436,7 @@ def crash(home: Path, work: Path, when: str) -> None:
 
 
 @pytest.mark.parametrize("when", ["unwritten", "written"])
-async def test_a_change_that_was_cut_off_can_be_taken_back_whether_it_was_made_or_not(
+async def test_an_interrupted_change_can_be_rewound_whether_it_was_made_or_not(
     runtime: Callable[..., zot.Runtime], home: Path, work: Path, when: str
 ) -> None:
     async with talking(runtime(), "!write a.txt one"):
@@ -457,7 +453,7 @@ async def test_a_change_that_was_cut_off_can_be_taken_back_whether_it_was_made_o
 
 
 @pytest.mark.parametrize("after", range(4))
-async def test_a_rewind_that_was_killed_is_finished_by_the_same_one(
+async def test_a_killed_rewind_is_finished_by_repeating_it(
     runtime: Callable[..., zot.Runtime], home: Path, work: Path, after: int
 ) -> None:
     (work / "b.txt").write_text("old")
@@ -493,7 +489,7 @@ def say(process: Zot, text: str) -> list[Frame]:
     return process.until(type="done")
 
 
-def test_a_client_rewinds_and_the_prompt_behind_it_waits(kept: Callable[..., Zot], work: Path) -> None:
+def test_a_client_rewinds_and_the_next_prompt_waits(kept: Callable[..., Zot], work: Path) -> None:
     process = kept()
     say(process, "!write a.txt one")
     say(process, "!edit a.txt one two")
@@ -519,7 +515,7 @@ def test_a_client_rewinds_and_the_prompt_behind_it_waits(kept: Callable[..., Zot
     assert later.ask({"type": "get_state"})["data"]["message_count"] == 0
 
 
-def test_a_client_hears_why_it_cannot_rewind(zot: Callable[..., Zot]) -> None:
+def test_a_client_gets_the_reason_it_cannot_rewind(zot: Callable[..., Zot]) -> None:
     process = zot("--provider", "lab")
     assert process.ask({"type": "rewind", "messages": 0})["error"] == (
         "this session is not recorded, so it cannot be rewound; start one with a session name (--session NAME)"

@@ -119,7 +119,7 @@ SHOUT = FakeTool("shout", shout)
 # How runs end.
 
 
-async def test_a_prompt_with_a_tool_is_told_in_order() -> None:
+async def test_a_prompt_with_a_tool_emits_events_in_order() -> None:
     script = [
         claude.reply(claude.thinking("Hm", signature="s"), claude.text("I ", "will"),
                      claude.tool("c1", "shout", '{"a":', "1}"), ends="tool_use"),
@@ -164,7 +164,7 @@ async def test_a_prompt_with_a_tool_is_told_in_order() -> None:
     ]
 
 
-async def test_images_are_shown_as_a_count_and_kept_as_they_are() -> None:
+async def test_images_are_shown_as_a_count_and_kept_unchanged() -> None:
     session = open_session(FakeTransport())
     events = await talk(session, "look", [PNG])
     assert events[0] == UserMessage((TextBlock("look"), ShownImage("image/png", 4)), NOON)
@@ -187,13 +187,13 @@ async def test_a_reply_cut_off_at_the_limit_loses_its_calls() -> None:
     ]
 
 
-async def test_a_reply_that_says_nothing_leaves_nothing() -> None:
+async def test_an_empty_reply_leaves_no_message() -> None:
     session = open_session(FakeTransport([claude.reply()]))
     assert (await talk(session))[2:] == [AssistantStart(), usage(), TurnEnd("end_turn"), Done()]
     assert len(session.history.transcript) == 1
 
 
-async def test_calls_are_run_whatever_the_stop_reason_says_and_without_calls_it_is_the_end() -> None:
+async def test_calls_run_whatever_the_stop_reason_and_without_calls_the_run_ends() -> None:
     script = [
         claude.reply(claude.tool("c1", "shout"), ends="end_turn"),
         claude.reply(claude.text("ok"), ends="tool_use"),
@@ -215,7 +215,7 @@ async def test_an_error_before_the_answer_begins() -> None:
     assert not job.aborted
 
 
-async def test_retries_are_told_with_their_reason() -> None:
+async def test_retries_are_emitted_with_their_reason() -> None:
     session = open_session(FakeTransport([ConnectionFailed("refused"), FINE]))
     assert (await talk(session))[1:4] == [TurnStart(1), Retry("anthropic: refused", 1, 500), AssistantStart()]
 
@@ -234,7 +234,7 @@ async def test_retries_are_told_with_their_reason() -> None:
     ],
     ids=["empty", "an error event", "a reset"],
 )  # fmt: skip
-async def test_an_error_inside_the_answer_keeps_what_was_said(pieces: list[Any], said: list[str], error: str) -> None:
+async def test_an_error_inside_the_answer_keeps_the_text_so_far(pieces: list[Any], said: list[str], error: str) -> None:
     session = open_session(FakeTransport([Answer(pieces)]))
     events = await talk(session)
     message = [AssistantMessage((TextBlock("ab"),), NOON)] if said else []
@@ -249,7 +249,7 @@ async def test_an_error_inside_the_answer_keeps_what_was_said(pieces: list[Any],
     ]
 
 
-async def test_a_refusing_model_is_an_error_that_keeps_what_it_said() -> None:
+async def test_a_refusal_of_the_model_is_an_error_that_keeps_the_text() -> None:
     session = open_session(FakeTransport([claude.reply(claude.text("I cannot"), ends="refusal")]))
     listener = listen(session)
     job = session.prompt("hi")
@@ -299,7 +299,7 @@ async def test_too_many_steps_are_an_error_and_the_next_prompt_works() -> None:
     assert (await talk(session))[-2:] == [TurnEnd("end_turn"), Done()]
 
 
-async def test_a_turn_that_was_not_allowed_says_why_and_is_no_fault() -> None:
+async def test_a_blocked_turn_reports_the_reason_and_is_not_an_error() -> None:
     guard = Guard()
     guard.on_turn = lambda step: "not on a Sunday"
     transport = FakeTransport()
@@ -318,7 +318,7 @@ async def test_a_turn_that_was_not_allowed_says_why_and_is_no_fault() -> None:
 TALKATIVE = claude.reply(claude.thinking("Hm", signature="s"), claude.text("a ", "secret"), claude.tool("c1", "shout"))
 
 
-async def test_held_text_is_shown_once_as_it_was_decided_and_the_model_keeps_its_own() -> None:
+async def test_held_text_is_shown_once_as_decided_and_the_model_keeps_its_own() -> None:
     guard = Guard(holds=True)
     guard.on_message = lambda text: MessageDecision(text.replace("secret", "word"))
     session = open_session(FakeTransport([TALKATIVE, claude.reply()]), tools=[SHOUT], extensions=guard)
@@ -353,7 +353,7 @@ async def test_blocked_text_is_replaced_by_a_notice_and_its_calls_still_run() ->
     ]
 
 
-async def test_a_reply_without_text_is_not_asked_about() -> None:
+async def test_no_interceptor_is_asked_about_a_reply_without_text() -> None:
     guard = Guard(holds=True)
     reply = claude.reply(claude.tool("c1", "shout"), ends="tool_use")
     session = open_session(FakeTransport([reply, claude.reply()]), tools=[SHOUT], extensions=guard)
@@ -463,7 +463,7 @@ async def test_a_second_abort_does_not_interrupt_the_clean_up_after_the_first() 
     assert (cleaned, kinds(listener.events)[-2:]) == (["all of it"], ["turn_end aborted", "done"])
 
 
-async def test_an_abort_keeps_what_was_said_and_drops_the_half_written_call() -> None:
+async def test_an_abort_keeps_the_text_so_far_and_drops_the_half_written_call() -> None:
     session = open_session(FakeTransport([Answer([*HALF, None])]), tools=[SHOUT])
     listener = listen(session)
     session.prompt("hi")
@@ -481,7 +481,7 @@ async def test_an_abort_keeps_what_was_said_and_drops_the_half_written_call() ->
     )
 
 
-async def test_calls_that_an_abort_leaves_over_get_a_result_in_order() -> None:
+async def test_open_calls_at_an_abort_get_results_in_order() -> None:
     reply = claude.reply(claude.tool("c1", "hang"), claude.tool("c2", "shout"), ends="tool_use")
     session = open_session(FakeTransport([reply]), tools=[SHOUT, FakeTool("hang", hang)])
     listener = listen(session)
@@ -498,7 +498,7 @@ async def test_calls_that_an_abort_leaves_over_get_a_result_in_order() -> None:
     ]
 
 
-async def test_an_abort_right_behind_its_prompt_still_tells_the_whole_story() -> None:
+async def test_an_abort_right_after_its_prompt_still_emits_every_event() -> None:
     session = open_session(FakeTransport())
     listener = listen(session)
     session.prompt("hi")
@@ -516,7 +516,7 @@ async def test_an_abort_when_idle_does_nothing() -> None:
     assert (await talk(session))[-2:] == [TurnEnd("end_turn"), Done()]
 
 
-async def test_an_error_that_an_abort_provoked_is_an_abort() -> None:
+async def test_an_error_caused_by_an_abort_is_an_abort() -> None:
     async def stumble(args: dict[str, Any], context: ToolContext) -> Output:
         try:
             await forever()
@@ -551,7 +551,7 @@ async def test_prompts_wait_for_each_other_and_start_in_order() -> None:
     assert borders == [*("user_message", "done") * 3, "compact_done", "done"]
 
 
-async def test_only_so_many_may_wait() -> None:
+async def test_the_queue_is_bounded() -> None:
     session = open_session(FakeTransport([None]))
     dropped: list[AgentError] = []
     session.prompt("running")
@@ -567,7 +567,7 @@ async def test_only_so_many_may_wait() -> None:
     assert [(type(one), str(one)) for one in dropped] == [(RunCancelled, "dropped by an abort")] * MAX_QUEUE
 
 
-async def test_an_abort_leaves_the_queue_alone_unless_told_otherwise() -> None:
+async def test_an_abort_keeps_the_queue_unless_asked_to_drop_it() -> None:
     session = open_session(FakeTransport())
     listener = listen(session)
     session.prompt("one")
@@ -606,7 +606,7 @@ async def test_an_empty_prompt_is_refused(text: str) -> None:
 # Steering.
 
 
-async def test_steering_is_said_before_the_next_model_call() -> None:
+async def test_steering_is_sent_before_the_next_model_call() -> None:
     async def steered(args: dict[str, Any], context: ToolContext) -> Output:
         session.steer("faster")
         session.steer("and louder", [PNG])
@@ -625,7 +625,7 @@ async def test_steering_is_said_before_the_next_model_call() -> None:
     assert b"and louder" in transport.bodies[1]
 
 
-async def test_steering_a_run_that_was_about_to_end_makes_it_go_on() -> None:
+async def test_steering_a_run_about_to_end_continues_it() -> None:
     transport = FakeTransport([claude.reply(claude.text("bye"))])
     session = open_session(transport)
     listener = listen(session)
@@ -660,7 +660,7 @@ async def test_steering_a_run_that_fails_is_a_prompt_ahead_of_the_others() -> No
     assert kinds(listener.events).count("error") == 1
 
 
-async def test_an_abort_drops_what_was_to_steer_and_nothing_else() -> None:
+async def test_an_abort_drops_steering_only() -> None:
     transport = FakeTransport([None])
     session = open_session(transport)
     listener = listen(session)
@@ -700,7 +700,7 @@ async def test_steering_a_compact_waits_for_it() -> None:
     assert seen.index("done") < seen.index("user_message")
 
 
-async def test_an_abort_of_a_compact_drops_what_was_to_steer_after_it() -> None:
+async def test_an_abort_of_a_compact_drops_the_steering_after_it() -> None:
     session = open_session(FakeTransport())
     session.replace_messages(long_talk())
     listener = listen(session)
@@ -726,7 +726,7 @@ class Log(ListStore):
         return super().append(rows, run=run, ends=ends)
 
 
-async def test_everything_is_stored_before_anybody_sees_it() -> None:
+async def test_everything_is_stored_before_a_subscriber_sees_it() -> None:
     log: list[tuple[str, object]] = []
     reply = claude.reply(claude.text("a"), claude.tool("c1", "shout"), ends="tool_use")
     guard = Guard()
@@ -759,7 +759,7 @@ async def test_a_message_is_stored_before_the_event_that_shows_it() -> None:
     assert replayed == list(session.history.transcript.messages)
 
 
-async def test_what_could_not_be_stored_ends_the_run_and_is_not_shown() -> None:
+async def test_a_failed_write_ends_the_run_and_is_not_shown() -> None:
     store = ListStore(fails_at=5, error=StoreFailed("the disk is full"))
     session = open_session(FakeTransport(), store=store)
     listener = listen(session)
@@ -784,7 +784,7 @@ async def test_a_prompt_that_cannot_be_stored_fails_and_the_next_one_runs() -> N
 
 
 @pytest.mark.parametrize("fails_at", range(1, 7))
-async def test_a_store_that_is_broken_for_good_still_lets_everybody_hear_the_end(fails_at: int) -> None:
+async def test_a_permanently_broken_store_still_emits_the_end(fails_at: int) -> None:
     store = ListStore(fails_at=fails_at, error=StoreFailed("the disk is gone"), for_good=True)
     session = open_session(FakeTransport(), store=store)
     listener = listen(session)
@@ -796,7 +796,7 @@ async def test_a_store_that_is_broken_for_good_still_lets_everybody_hear_the_end
 
 
 @pytest.mark.parametrize("fails_at", range(1, 12))
-async def test_a_store_that_failed_in_the_middle_leaves_a_conversation_that_goes_on(fails_at: int) -> None:
+async def test_a_store_that_failed_in_mid_run_leaves_a_conversation_that_can_continue(fails_at: int) -> None:
     store = ListStore(fails_at=fails_at, error=StoreFailed("the disk was full"), for_good=True)
     reply = claude.reply(claude.text("a"), claude.tool("c1", "shout"), claude.tool("c2", "shout"), ends="tool_use")
     session = open_session(FakeTransport([reply]), tools=[SHOUT], store=store)
@@ -837,7 +837,7 @@ async def test_a_slow_subscriber_pauses_the_run_and_loses_nothing() -> None:
     assert [event.delta for event in slow.events if isinstance(event, TextDelta)] == list("abcdef")
 
 
-async def test_who_stops_listening_hears_nothing_more() -> None:
+async def test_an_unsubscribed_listener_gets_nothing_more() -> None:
     session = open_session(FakeTransport())
     listener = listen(session)
     stop = session.history.subscribe(second := type(listener)())
@@ -860,7 +860,7 @@ async def test_costs_add_up_to_the_bit() -> None:
     assert counted[2].cumulative == session.history.totals == Counters(300, 3, 0, 0, once + once + once)
 
 
-async def test_an_unknown_price_is_no_price() -> None:
+async def test_an_unknown_price_counts_as_no_price() -> None:
     models = [Model("m", "acme", 1000, 100, reasoning=False)]
     session = open_session(FakeTransport(), models=models, model="m")
     counted = next(event for event in await talk(session) if isinstance(event, Usage))
@@ -910,7 +910,7 @@ def long_talk() -> list[Message]:
     ]
 
 
-async def test_clearing_forgets_the_conversation_but_not_its_cost() -> None:
+async def test_clearing_drops_the_conversation_but_not_its_cost() -> None:
     transport = FakeTransport()
     session = open_session(transport)
     await talk(session, "remember me")
@@ -942,7 +942,7 @@ async def test_the_conversation_cannot_be_changed_under_a_run(change: Callable[[
     change(session)
 
 
-async def test_a_compact_is_told_counted_and_ends_with_done() -> None:
+async def test_a_compact_is_emitted_counted_and_ends_with_done() -> None:
     transport = FakeTransport([claude.reply(claude.text(" They talked. "))])
     session = open_session(transport)
     session.replace_messages(long_talk())
@@ -998,7 +998,7 @@ async def test_an_aborted_compact_says_so_and_changes_nothing() -> None:
 # The end.
 
 
-async def test_closing_ends_what_runs_drops_what_waits_and_lets_go_of_the_service() -> None:
+async def test_closing_ends_the_run_drops_the_queue_and_closes_the_service() -> None:
     transport = FakeTransport([None])
     session = open_session(transport)
     listener = listen(session)
@@ -1018,7 +1018,7 @@ async def test_closing_ends_what_runs_drops_what_waits_and_lets_go_of_the_servic
         session.compact()
 
 
-async def test_who_cannot_be_told_costs_nobody_behind_them(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_subscriber_that_raises_costs_no_later_one(caplog: pytest.LogCaptureFixture) -> None:
     def deaf(*_: object) -> None:
         raise ValueError("cannot hear")
 
@@ -1061,7 +1061,7 @@ async def test_a_job_knows_how_it_ended() -> None:
     assert (job.error, job.aborted) == (None, False)
 
 
-async def test_an_abort_is_heard_even_if_what_it_left_running_cannot_be_ended() -> None:
+async def test_an_abort_takes_effect_even_if_leftover_processes_cannot_be_ended() -> None:
     class Stubborn(NoToolResources):
         async def end(self, owner: str) -> None:
             raise ChildProcessError("it does not end")
@@ -1075,7 +1075,7 @@ async def test_an_abort_is_heard_even_if_what_it_left_running_cannot_be_ended() 
     assert kinds(listener.events)[-2:] == ["turn_end aborted", "done"]
 
 
-async def test_an_abort_between_the_last_turn_and_done_is_an_abort_that_ends_what_was_left_running() -> None:
+async def test_an_abort_between_the_last_turn_and_done_ends_leftover_processes() -> None:
     ended: list[str] = []
 
     class Jobs(NoToolResources):
@@ -1099,7 +1099,7 @@ async def test_an_abort_between_the_last_turn_and_done_is_an_abort_that_ends_wha
     assert (job.aborted, ended) == (True, ["s/1"])
 
 
-async def test_a_late_turn_takes_no_more_steps_than_an_early_one() -> None:
+async def test_a_late_turn_takes_as_many_loop_steps_as_an_early_one() -> None:
     """Counted in calls of functions, which no other program on the machine can disturb."""
 
     async def look(args: dict[str, Any], context: ToolContext) -> Output:

@@ -13,7 +13,7 @@ from zot.errors import ToolFailed
 from zot.messages import TextBlock
 from zot.tools.base import Tool, ToolContext
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 async def answer(tool: Tool, args: dict[str, Any], context: ToolContext) -> str:

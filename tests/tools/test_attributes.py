@@ -73,7 +73,7 @@ def test_the_owner_is_kept_before_the_mode(files: tuple[int, int], given: list[t
     assert stat.S_IMODE(os.fstat(new).st_mode) == 0o4751
 
 
-def test_ones_own_files_are_given_to_nobody(files: tuple[int, int], given: list[tuple[int, int]]) -> None:
+def test_one_s_own_files_change_no_owner(files: tuple[int, int], given: list[tuple[int, int]]) -> None:
     old, new = files
     now = os.fstat(new)
     assert keep(old, about(owner=(now.st_uid, now.st_gid)), new) == []
@@ -81,7 +81,7 @@ def test_ones_own_files_are_given_to_nobody(files: tuple[int, int], given: list[
 
 
 @pytest.mark.parametrize("groups_too", [True, False])
-def test_a_file_that_cannot_be_given_back_is_not_set_user_id(
+def test_a_file_whose_owner_cannot_be_restored_is_not_set_user_id(
     groups_too: bool, files: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fchown(fd: int, uid: int, gid: int) -> None:
@@ -100,7 +100,7 @@ def test_a_file_that_cannot_be_given_back_is_not_set_user_id(
     assert stat.S_IMODE(os.fstat(new).st_mode) == 0o755
 
 
-def test_extended_attributes_of_people_are_kept(files: tuple[int, int], attributes: Attributes) -> None:
+def test_user_extended_attributes_are_kept(files: tuple[int, int], attributes: Attributes) -> None:
     old, new = files
     kept = {"user.origin": b"somewhere", "system.posix_acl_access": b"\2\0"}
     attributes.of[old] = {**kept, "security.selinux": b"label"}
@@ -108,7 +108,7 @@ def test_extended_attributes_of_people_are_kept(files: tuple[int, int], attribut
     assert attributes.of[new] == kept
 
 
-def test_extended_attributes_that_are_lost_are_named(files: tuple[int, int], attributes: Attributes) -> None:
+def test_lost_extended_attributes_are_named(files: tuple[int, int], attributes: Attributes) -> None:
     old, new = files
     attributes.of[old] = {"user.a": b"1", "user.b": b"2", "user.c": b"3"}
     attributes.refused = {"user.a", "user.c"}
@@ -120,7 +120,7 @@ def test_a_file_that_cannot_be_opened_shows_no_attributes(files: tuple[int, int]
     assert keep(None, about(), files[1]) == []
 
 
-def test_where_there_are_no_extended_attributes_nothing_is_lost(
+def test_a_file_system_without_extended_attributes_loses_nothing(
     files: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def listxattr(fd: int) -> list[str]:
@@ -132,7 +132,7 @@ def test_where_there_are_no_extended_attributes_nothing_is_lost(
     assert keep(files[0], about(), files[1]) == []
 
 
-def test_a_disk_that_fails_is_no_missing_attribute(files: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_disk_is_not_a_missing_attribute(files: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     def listxattr(fd: int) -> list[str]:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 

@@ -53,7 +53,7 @@ async def test_many_small_pieces_are_shown_together_and_none_is_lost(kept: Shell
     assert len(heard) < 20
 
 
-async def test_what_is_gathered_is_shown_though_the_command_says_no_more(kept: Shell, tmp_path: Path) -> None:
+async def test_gathered_output_is_shown_though_the_command_writes_no_more(kept: Shell, tmp_path: Path) -> None:
     async def progress(text: str) -> None:
         heard.append(text)
         if "three\n" in "".join(heard):
@@ -126,7 +126,7 @@ async def test_of_one_endless_line_the_beginning_and_end_are_kept(kept: Shell) -
     assert text == f"$ {command}\n\n{output}\n\n[exit 0]  Took T"
 
 
-async def test_what_is_left_out_is_in_a_file_of_ours_that_the_text_names(
+async def test_omitted_output_is_in_a_private_file_that_the_text_names(
     kept: Shell, spilling: Spilling, tmp_path: Path
 ) -> None:
     spills = tmp_path / "home" / "spill"
@@ -139,7 +139,7 @@ async def test_what_is_left_out_is_in_a_file_of_ours_that_the_text_names(
 
 
 @pytest.mark.parametrize("command", ["seq 1 2000", "head -c 51200 /dev/zero | tr '\\0' a"])
-async def test_what_fits_makes_no_file(command: str, kept: Shell, spilling: Spilling, tmp_path: Path) -> None:
+async def test_output_that_fits_makes_no_file(command: str, kept: Shell, spilling: Spilling, tmp_path: Path) -> None:
     assert "left out" not in await kept.run(command, kept.tool(spills=spilling(tmp_path / "spill")))
     assert not (tmp_path / "spill").exists()
 

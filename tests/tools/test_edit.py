@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from zot.tools.base import ToolContext
+from zot.tools.base import MAX_HASHED_BYTES, ReadState, ToolContext
 from zot.tools.edit import MAX_FILE_BYTES, Edit
 from zot.tools.read import Read
-from zot.tools.read_state import MAX_HASHED_BYTES, ReadState
 from zot.tools.write import Write
 
 from .calls import answer, refusal
@@ -133,7 +132,7 @@ async def test_text_is_looked_for_and_written_in_the_encoding_of_the_file(
     assert (tmp_path / "a.txt").read_bytes() == expected
 
 
-async def test_what_the_encoding_cannot_hold_is_refused(context: ToolContext, tmp_path: Path) -> None:
+async def test_text_that_the_encoding_cannot_hold_is_refused(context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"caf\xe9\n")
     assert await refusal(Edit(), call(("caf", "€")), context) == (
         "edit 1: newText has '€' (U+20AC), which cannot be written in Latin-1, as the file seems to be"
@@ -257,7 +256,7 @@ async def test_matches_that_overlap_each_other_are_several(context: ToolContext,
     )
 
 
-async def test_a_text_with_other_line_ends_than_the_file_is_shown_the_place(
+async def test_an_edit_with_other_line_ends_than_the_file_is_shown_the_place(
     context: ToolContext, tmp_path: Path
 ) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\n")
@@ -283,7 +282,7 @@ async def test_a_text_with_other_line_ends_than_the_file_is_shown_the_place(
         ({"path": "a.txt", "edits": "[]"}, "invalid arguments: edits must be a list, not a string"),
     ],
 )
-async def test_what_cannot_be_done_is_explained(args: dict[str, Any], text: str, context: ToolContext) -> None:
+async def test_errors_are_explained(args: dict[str, Any], text: str, context: ToolContext) -> None:
     assert await refusal(Edit(), args, context) == text
 
 
@@ -291,7 +290,7 @@ async def test_what_cannot_be_done_is_explained(args: dict[str, Any], text: str,
     ("shown", "old", "new"),
     [(b"caf\xe9\n", "café", "cafè"), (b"\x93q\x94\n", "“q”", "„q“"), (b"\xe9\xff\n", "éÿ", "x")],
 )
-async def test_what_read_shows_of_a_file_with_bytes_of_two_kinds_is_found(
+async def test_text_of_a_file_with_mixed_bytes_is_found_as_read_shows_it(
     shown: bytes, old: str, new: str, context: ToolContext, tmp_path: Path
 ) -> None:
     rest = "東京\n".encode() * 100
@@ -328,7 +327,7 @@ async def test_a_large_edit_takes_little_time(
     assert time.process_time() - began < 2
 
 
-async def test_an_abort_is_heard_between_many_edits(context: ToolContext, tmp_path: Path) -> None:
+async def test_an_abort_takes_effect_between_many_edits(context: ToolContext, tmp_path: Path) -> None:
     content = b"".join(b"line %d\r\nother %d\n" % (n, n) for n in range(60_000))
     (tmp_path / "a.txt").write_bytes(content)
     pairs = [(f"line {n}\nother {n}\n", "x\n") for n in range(20_000, 40_000)]
@@ -362,7 +361,7 @@ async def test_a_file_that_changed_since_it_was_read_is_not_edited(context: Tool
     assert twenty.read_text() == before.replace("line 3\n", "mine\n")
 
 
-async def test_ones_own_changes_are_no_surprise(context: ToolContext, twenty: Path) -> None:
+async def test_zot_s_own_changes_are_not_foreign(context: ToolContext, twenty: Path) -> None:
     seen = ReadState()
     await answer(Read(seen=seen), {"path": "a.txt"}, context)
     await answer(Edit(seen=seen), call(("line 3\n", "three\n")), context)
@@ -372,7 +371,7 @@ async def test_ones_own_changes_are_no_surprise(context: ToolContext, twenty: Pa
     assert twenty.read_text() == "not so new\n"
 
 
-async def test_the_same_content_written_again_is_no_change(context: ToolContext, twenty: Path) -> None:
+async def test_the_same_content_written_again_is_not_a_change(context: ToolContext, twenty: Path) -> None:
     seen = ReadState()
     await answer(Read(seen=seen), {"path": "a.txt"}, context)
     content = twenty.read_text()
@@ -470,7 +469,7 @@ async def test_a_miss_in_a_large_file_of_many_lines_is_explained_at_once(context
     assert time.process_time() - began < 5
 
 
-async def test_a_note_about_the_file_stands_below_the_diff(context: ToolContext, twenty: Path) -> None:
+async def test_a_note_about_the_file_follows_the_diff(context: ToolContext, twenty: Path) -> None:
     os.link(twenty, twenty.parent / "other")
     text = await answer(Edit(), call(("line 20", "last")), context)
     assert text == (

@@ -43,7 +43,7 @@ def test_an_encoding_is_known_by_its_bytes(data: bytes, name: str | None) -> Non
 
 @pytest.mark.parametrize("text", [GERMAN, JAPANESE, "😀 is two units\n"])
 @pytest.mark.parametrize("codec", ["utf-8", "utf-16-le", "utf-16-be"])
-def test_a_beginning_cut_anywhere_is_no_other_encoding(text: str, codec: str) -> None:
+def test_a_prefix_cut_anywhere_is_not_another_encoding(text: str, codec: str) -> None:
     unit = 1 if codec == "utf-8" else 2
     data = (text * 200).encode(codec)[:PROBE_BYTES]
     whole = detect(data)
@@ -53,7 +53,7 @@ def test_a_beginning_cut_anywhere_is_no_other_encoding(text: str, codec: str) ->
 
 
 @pytest.mark.parametrize("codec", ["utf-8", "utf-16-le", "utf-16-be", "latin-1"])
-def test_text_comes_back_as_it_was(codec: str) -> None:
+def test_text_round_trips(codec: str) -> None:
     encoding = detect(GERMAN.encode(codec))
     assert encoding is not None
     assert encoding.decode(GERMAN.encode(codec)) == GERMAN

@@ -13,7 +13,7 @@ import uuid
 from pathlib import Path
 
 from harness import read_some
-from pace import slowness
+from timing import slowness
 
 from .calls import PATIENCE_S
 from .shells import Shell, children, is_alive, left, outcome

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from harness import read_some
-from pace import Stopwatch
+from timing import Stopwatch
 from zot.tools.base import ToolContext
 from zot.tools.guardian import GuardedChild, Guardian, open_processes
 from zot.tools.process import REAP_S, Groups
@@ -42,7 +42,7 @@ async def test_it_is_started_with_the_first_command_and_ends_when_closed(kept: S
     assert children(os.getpid()) == {}
 
 
-async def test_it_has_a_session_of_its_own_and_nothing_of_our_environment(
+async def test_it_has_its_own_session_and_none_of_our_environment(
     context: ToolContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ZOT_TEST_SECRET", "s3cret")
@@ -57,7 +57,7 @@ async def test_it_has_a_session_of_its_own_and_nothing_of_our_environment(
     await guardian.close()
 
 
-async def test_it_leaves_our_process_as_it_was(kept: Shell) -> None:
+async def test_it_leaves_our_process_unchanged(kept: Shell) -> None:
     before = signal.getsignal(signal.SIGCHLD)
     await kept.run("setsid sleep 60 &")
     adopts = ctypes.c_int(-1)
@@ -96,7 +96,7 @@ async def test_one_keeper_takes_one_command_after_the_other(kept: Shell) -> None
     assert len(keepers) == 1
 
 
-async def test_a_keeper_that_was_told_anything_takes_no_other_command(kept: Shell) -> None:
+async def test_a_keeper_that_received_a_signal_takes_no_other_command(kept: Shell) -> None:
     # An order that is still on its way would reach the next command.
     first = (await kept.fail("echo $PPID; sleep 60", timeout=0.1)).split("\n")[2]
     assert (await kept.run("echo $PPID")).split("\n")[2] != first
@@ -130,7 +130,7 @@ async def test_a_command_right_after_it_was_killed_gets_another(kept: Shell) -> 
         assert await kept.run("echo next") == "$ echo next\n\nnext\n\n[exit 0]  Took T"
 
 
-async def test_what_ignores_being_told_is_gone_before_the_result_and_not_told_of_as_running(kept: Shell) -> None:
+async def test_a_process_that_ignores_termination_is_killed_before_the_result(kept: Shell) -> None:
     command = "trap '' TERM; (setsid sleep 60; sleep 60) & echo up; sleep 60; sleep 60"
     _, call = await kept.start(command)
     os.kill(guardian_pid(), signal.SIGKILL)
@@ -154,7 +154,7 @@ async def test_a_command_that_kills_its_keeper_and_the_guardian_gets_nothing_awa
     assert await kept.run("echo next") == "$ echo next\n\nnext\n\n[exit 0]  Took T"
 
 
-async def test_one_whose_death_is_noticed_step_by_step_is_replaced(kept: Shell) -> None:
+async def test_a_guardian_whose_death_is_noticed_step_by_step_is_replaced(kept: Shell) -> None:
     guardian = kept.processes
     assert isinstance(guardian, Guardian)
     await kept.run("true")
@@ -190,7 +190,7 @@ async def test_a_command_that_stops_its_keeper_and_the_guardian_is_over_in_time(
     assert not is_alive(int((tmp_path / "runaway").read_text()))
 
 
-async def test_closing_waits_for_the_end_of_a_job_even_if_the_guardian_is_not_waited_for(
+async def test_closing_waits_for_the_end_of_a_job_even_without_waiting_for_the_guardian(
     kept: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("zot.tools.guardian.REAP_S", 0.0)
@@ -200,7 +200,7 @@ async def test_closing_waits_for_the_end_of_a_job_even_if_the_guardian_is_not_wa
     assert kept.left() == []
 
 
-def test_what_stops_its_keeper_and_the_guardian_ends_with_a_zot_that_is_killed(tmp_path: Path) -> None:
+def test_a_command_that_stops_its_keeper_and_the_guardian_ends_with_a_killed_zot(tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
     command = f"setsid sleep 60 & {GUARDIAN}; kill -STOP $guardian $PPID; echo up; sleep 60"
@@ -214,7 +214,7 @@ def test_what_stops_its_keeper_and_the_guardian_ends_with_a_zot_that_is_killed(t
     assert eventually(lambda: left(mark) == [] and not is_alive(guardian))
 
 
-async def test_what_is_marked_inside_of_a_marked_process_has_a_mark_of_its_own(kept: Shell) -> None:
+async def test_a_marked_process_inside_a_marked_one_has_its_own_mark(kept: Shell) -> None:
     command = f"grep -h realtime.timeout /proc/self/limits; {sys.executable} -c '{NESTED}'"
     outer, inner = map(int, re.findall(r"timeout +(\d+)", await kept.run(command)))
     assert 0 < inner < outer
@@ -233,7 +233,7 @@ NESTED = """if True:
 """
 
 
-async def test_one_that_does_not_answer_is_replaced(context: ToolContext, tmp_path: Path) -> None:
+async def test_a_guardian_that_does_not_answer_is_replaced(context: ToolContext, tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nmkdir {tmp_path}/asked && exec sleep 60\nexec {sys.executable} "$@"\n')
     python.chmod(0o700)
@@ -245,7 +245,7 @@ async def test_one_that_does_not_answer_is_replaced(context: ToolContext, tmp_pa
     await guardian.close()
 
 
-async def test_what_stops_the_guardian_or_a_keeper_does_not_stop_the_next_command(kept: Shell) -> None:
+async def test_stopping_the_guardian_or_a_keeper_does_not_stop_the_next_command(kept: Shell) -> None:
     await kept.run(f"{GUARDIAN}; kill -STOP $guardian; sleep 60 &")
     assert await kept.run("echo new") == "$ echo new\n\nnew\n\n[exit 0]  Took T"
     guardian = guardian_pid()
@@ -254,7 +254,7 @@ async def test_what_stops_the_guardian_or_a_keeper_does_not_stop_the_next_comman
     assert await kept.run("echo idle") == "$ echo idle\n\nidle\n\n[exit 0]  Took T"
 
 
-async def test_an_interpreter_that_is_none_is_a_clear_failure(context: ToolContext, tmp_path: Path) -> None:
+async def test_an_invalid_interpreter_is_a_clear_failure(context: ToolContext, tmp_path: Path) -> None:
     for python, reason in (
         ("/bin/false", "the guardian ended before it could take it"),
         (f"{tmp_path}/none", f"[Errno 2] No such file or directory: '{tmp_path}/none'"),
@@ -264,7 +264,7 @@ async def test_an_interpreter_that_is_none_is_a_clear_failure(context: ToolConte
         await guardian.close()
 
 
-async def test_it_is_chosen_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_is_used_where_it_is_possible(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(open_processes(), Guardian)
     for target, name, value in ((sys, "platform", "darwin"), (sys, "frozen", True), (sys, "executable", "")):
         with monkeypatch.context() as changed:
@@ -272,7 +272,7 @@ async def test_it_is_chosen_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> 
             assert isinstance(open_processes(), Groups)
 
 
-def test_it_loads_next_to_nothing() -> None:
+def test_it_loads_very_few_modules() -> None:
     program = (
         "import sys; sys.path.append(sys.argv.pop()); import zot.tools.guardian_process.main; import json;"
         "print(json.dumps(sorted(sys.modules)))"
@@ -281,8 +281,8 @@ def test_it_loads_next_to_nothing() -> None:
     done = subprocess.run([sys.executable, "-I", "-S", "-c", program, root], capture_output=True, check=True)
     loaded = set(json.loads(done.stdout))
     assert {name for name in loaded if name.startswith("zot")} == {
-        "zot", "zot.tools", "zot.tools.guardian_process", "zot.tools.guardian_process.keeper",
-        "zot.tools.guardian_process.kernel", "zot.tools.guardian_process.main",
+        "zot", "zot.tools", "zot.tools.guardian_process", "zot.tools.guardian_process.main",
+        "zot.tools.guardian_process.kernel",
         "zot.tools.guardian_process.spawn_request", "zot.tools.guardian_process.tree",
     }  # fmt: skip
     assert not loaded & {"asyncio", "msgspec", "typing", "subprocess", "site"}
@@ -359,7 +359,7 @@ def test_a_command_cannot_read_the_secrets_of_a_protected_host(way: str) -> None
     assert ("Permission denied" in done.stdout) == (way == "protected")
 
 
-async def test_it_is_gone_when_nobody_needs_it(kept: Shell) -> None:
+async def test_it_ends_when_nothing_uses_it(kept: Shell) -> None:
     await asyncio.gather(*(kept.run("sleep 0.05") for _ in range(12)))
     pid = guardian_pid()
     # Those beyond a few leave as soon as they have nothing to do.
@@ -369,7 +369,7 @@ async def test_it_is_gone_when_nobody_needs_it(kept: Shell) -> None:
     assert eventually(lambda: not {pid, *keepers} & {*processes()})
 
 
-async def test_a_call_that_is_cancelled_while_it_starts_leaves_no_keeper_behind(kept: Shell) -> None:
+async def test_a_call_cancelled_while_it_starts_leaves_no_keeper(kept: Shell) -> None:
     call = asyncio.create_task(kept.tool().run({"command": "sleep 60"}, kept.context))
     await asyncio.sleep(0)
     call.cancel()
@@ -378,7 +378,7 @@ async def test_a_call_that_is_cancelled_while_it_starts_leaves_no_keeper_behind(
     assert await kept.run("echo next") == "$ echo next\n\nnext\n\n[exit 0]  Took T"
 
 
-async def test_a_keeper_that_falls_silent_before_the_command_runs_is_not_waited_for(
+async def test_a_keeper_that_falls_silent_before_the_command_runs_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("zot.tools.guardian._ANSWER_S", 0.2)

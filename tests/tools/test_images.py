@@ -55,7 +55,7 @@ def test_an_image_that_is_cut_off_anywhere_is_not_complete(kind: str) -> None:
     assert [end for end in range(12, len(data)) if is_complete(data[:end], kind)] == []
 
 
-def test_a_gif_is_gone_through_with_all_its_colours() -> None:
+def test_a_gif_is_parsed_with_all_its_colour_tables() -> None:
     table = bytes(3 * 4)
     head = b"GIF89a" + bytes(4) + b"\x81\0\0" + table
     frame = b"," + bytes(8) + b"\x81" + table + b"\x02\x03;;;\0"
@@ -70,7 +70,7 @@ def test_a_png_with_a_wrong_byte_is_not_complete() -> None:
     assert not is_complete(data.replace(b"x", b"y"), "image/png")
 
 
-def test_the_end_of_the_small_picture_in_a_jpeg_is_not_its_own() -> None:
+def test_the_end_of_a_jpeg_s_thumbnail_is_not_its_own() -> None:
     small = b"\xff\xe1\0\x08\xff\xda\xff\xd9\0\0"
     data = jpeg(64, 48, between=small) + bytes(9) + b"\xff\xda\0\x02\x12"
     assert not is_complete(data, "image/jpeg")
@@ -78,5 +78,5 @@ def test_the_end_of_the_small_picture_in_a_jpeg_is_not_its_own() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"GIF", b"RIFF\0\0\0\0WAVE", b"BM", b"\xff\xd8"])
-def test_other_files_are_no_images(data: bytes) -> None:
+def test_other_files_are_not_images(data: bytes) -> None:
     assert image_type(data) is None

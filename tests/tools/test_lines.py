@@ -15,7 +15,7 @@ def test_line_ends_in_bytes_are_those_of_their_text(text: str, codec: str) -> No
     assert count_ends(text.encode(codec), "\n".encode(codec)) == text.count("\n")
 
 
-def test_what_is_found_stands_at_a_multiple_of_the_unit() -> None:
+def test_a_match_begins_at_a_multiple_of_the_unit() -> None:
     data = b"x\n\0x\n\0x\n\0x"
     assert find(data, b"\n\0", 2) == 4
     assert find(data, b"\n\0", 2, 5) == -1

@@ -107,7 +107,7 @@ async def test_no_path_leads_out(escape: str, here: ToolContext, root: Path, mon
     assert below(top) == before
 
 
-async def test_directories_made_on_the_way_do_not_lead_out(here: ToolContext, root: Path) -> None:
+async def test_created_directories_do_not_lead_out(here: ToolContext, root: Path) -> None:
     args = {"path": "new/../../outside/new.txt", "content": "x"}
     assert (await refusal(Write(LockedPaths(str(root))), args, here)).startswith(
         "new/../../outside/new.txt is outside of"
@@ -166,7 +166,7 @@ HIDDEN = (
 
 @pytest.mark.parametrize("path", HIDDEN)
 @pytest.mark.parametrize("exists", [True, False])
-async def test_what_is_hidden_inside_is_not_touched(path: str, here: ToolContext, root: Path, *, exists: bool) -> None:
+async def test_hidden_paths_inside_are_not_touched(path: str, here: ToolContext, root: Path, *, exists: bool) -> None:
     if exists:
         (root / "home").mkdir()
         (root / "home" / "config.toml").write_text(SECRET)
@@ -185,7 +185,7 @@ async def test_what_is_hidden_inside_is_not_touched(path: str, here: ToolContext
     )
 
 
-async def test_what_is_shown_beside_a_lock_can_be_read_and_leads_nowhere_else(here: ToolContext, root: Path) -> None:
+async def test_extra_readable_paths_can_be_read_and_lead_nowhere_else(here: ToolContext, root: Path) -> None:
     top = root.parent
     (top / "skill").mkdir()
     (top / "skill" / "script.sh").write_text("echo\n")
@@ -223,7 +223,9 @@ async def test_a_root_that_is_gone_is_named(here: ToolContext, root: Path) -> No
         ("", "path must not be empty"),
     ],
 )
-async def test_other_failures_are_told_as_always(path: str, text: str, here: ToolContext, root: Path) -> None:
+async def test_other_failures_are_reported_as_without_a_lock(
+    path: str, text: str, here: ToolContext, root: Path
+) -> None:
     (root / "loop").symlink_to("loop")
     assert await refusal(Read(LockedPaths(str(root))), {"path": path}, here) == text
 

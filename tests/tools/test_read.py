@@ -56,7 +56,7 @@ async def test_paths_may_be_absolute_or_lead_upward(context: ToolContext, tmp_pa
     ],
 )
 @pytest.mark.parametrize("last_line_end", ["\n", ""])
-async def test_a_window_shows_its_lines_and_how_to_go_on(
+async def test_a_window_shows_its_lines_and_how_to_continue(
     window: dict[str, int], text: str, last_line_end: str, context: ToolContext, tmp_path: Path
 ) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\nthree\nfour\nfive" + last_line_end)
@@ -113,14 +113,14 @@ KEPT = "edit keeps this, write does not"
         ("\ufeffone\n".encode("utf-32-le"), f"one\n[UTF-32 LE with BOM: {KEPT}]\n"),
     ],
 )
-async def test_what_is_not_utf_8_with_lf_is_named(
+async def test_other_encodings_and_line_ends_are_named(
     content: bytes, text: str, context: ToolContext, tmp_path: Path
 ) -> None:
     (tmp_path / "a.txt").write_bytes(content)
     assert await read("a.txt", context) == text
 
 
-async def test_only_what_is_in_the_window_is_named(context: ToolContext, tmp_path: Path) -> None:
+async def test_only_the_encoding_of_the_window_is_named(context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"plain\n" * 3000 + b"caf\xe9\n")
     assert await read("a.txt", context, limit=1) == "plain\n[lines 1-1 of 3001; continue with offset=2]\n"
     assert (await read("a.txt", context, offset=3001)).startswith("café\n[not UTF-8")
@@ -166,7 +166,7 @@ async def test_the_end_of_a_large_file_is_reached_in_little_memory(context: Tool
     assert peak_bytes < 2_000_000 < path.stat().st_size
 
 
-async def test_other_work_goes_on_while_a_large_file_is_read(context: ToolContext, tmp_path: Path) -> None:
+async def test_the_event_loop_runs_while_a_large_file_is_read(context: ToolContext, tmp_path: Path) -> None:
     large_file(tmp_path, hole_bytes=60_000_000)
     call = asyncio.create_task(Read().run({"path": "large", "offset": 202}, context))
     turns = 0
@@ -284,16 +284,14 @@ async def test_a_directory_is_listed_in_order(context: ToolContext, tmp_path: Pa
     assert await read("d/sub", context) == "[the directory is empty]"
 
 
-async def test_names_in_a_listing_take_one_line_each_and_speak_to_no_terminal(
-    context: ToolContext, tmp_path: Path
-) -> None:
+async def test_names_in_a_listing_take_one_line_each_and_are_escaped(context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "a\nb\x1b[2J\u202e").touch()
     (tmp_path / "d" / "link").symlink_to("x\ny")
     assert await read("d", context) == "a\\nb\\x1b[2J\\u202e\nlink -> x\\ny\n"
 
 
-async def test_no_limit_goes_beyond_what_a_model_is_shown(context: ToolContext, tmp_path: Path) -> None:
+async def test_no_limit_exceeds_what_a_model_is_shown(context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n" * 60_000)
     text = await answer(Read(), {"path": "a.txt", "limit": 60_000}, context)
     assert text == "\n" * 2000 + "[lines 1-2000 of 60000; continue with offset=2001]\n"
@@ -302,7 +300,7 @@ async def test_no_limit_goes_beyond_what_a_model_is_shown(context: ToolContext, 
 @pytest.mark.parametrize(
     "content", ["é\n".encode("latin-1") * 20_000, "東京\n".encode("utf-16") * 10_000, b"\xff\n\xc3\xa9\xc3\xa9" * 9000]
 )
-async def test_the_budget_is_what_is_shown_and_not_what_it_was_read_from(
+async def test_the_budget_counts_shown_bytes_and_not_bytes_read(
     content: bytes, context: ToolContext, tmp_path: Path
 ) -> None:
     (tmp_path / "a.txt").write_bytes(content)
@@ -310,7 +308,7 @@ async def test_the_budget_is_what_is_shown_and_not_what_it_was_read_from(
     assert len(text.encode()) < 51_500
 
 
-async def test_a_file_that_grows_meanwhile_is_read_as_far_as_it_went(context: ToolContext, tmp_path: Path) -> None:
+async def test_a_growing_file_is_read_up_to_its_first_size(context: ToolContext, tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("line\n" * 1_000_000)
 
@@ -328,7 +326,7 @@ async def test_a_file_that_grows_meanwhile_is_read_as_far_as_it_went(context: To
         growing.cancel()
 
 
-async def test_a_line_too_far_behind_is_not_looked_for(context: ToolContext, tmp_path: Path) -> None:
+async def test_a_line_too_far_into_the_file_is_not_looked_for(context: ToolContext, tmp_path: Path) -> None:
     with (tmp_path / "a.txt").open("wb") as file:
         file.write(b"x\n" * 10_000)
         file.truncate(1 << 34)
@@ -354,7 +352,7 @@ async def test_a_long_listing_is_cut(context: ToolContext, tmp_path: Path) -> No
     assert await read(".", context, limit=5000) == expected
 
 
-async def test_what_cannot_be_read_to_an_end_is_refused(context: ToolContext, tmp_path: Path) -> None:
+async def test_endless_files_are_refused(context: ToolContext, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert await refusal(Read(), {"path": "pipe"}, context) == "cannot read pipe: not a regular file"
     assert await refusal(Read(), {"path": "/dev/zero"}, context) == "cannot read /dev/zero: not a regular file"
@@ -375,9 +373,7 @@ async def test_what_cannot_be_read_to_an_end_is_refused(context: ToolContext, tm
         ({"path": "a", "line": 5}, "invalid arguments: line is unknown"),
     ],
 )
-async def test_what_cannot_be_done_is_explained(
-    args: dict[str, Any], text: str, context: ToolContext, tmp_path: Path
-) -> None:
+async def test_errors_are_explained(args: dict[str, Any], text: str, context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     assert await refusal(Read(), args, context) == text
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from zot.tools.read_state import MAX_FILES, MAX_HASHED_BYTES, Keys, ReadState, version, version_of
+from zot.tools.base import MAX_FILES, MAX_HASHED_BYTES, Keys, ReadState, version, version_of
 
 
 def keys(name: str, *, directory: int = 2, parent: str = "/d") -> Keys:
     return (1, directory, name), f"{parent}/{name}"
 
 
-def test_what_was_never_seen_is_not_stale() -> None:
+def test_a_file_never_seen_is_not_stale() -> None:
     seen = ReadState()
     assert not seen.is_stale(keys("a"), b"1")
     seen.note(keys("a"), b"1")
@@ -23,7 +23,7 @@ def test_what_was_never_seen_is_not_stale() -> None:
     assert not seen.is_stale(keys("b"), b"2")
 
 
-def test_a_file_is_known_in_a_directory_that_moved_and_in_one_that_was_put_there_instead() -> None:
+def test_a_file_is_recognised_in_a_moved_directory_and_not_in_its_replacement() -> None:
     seen = ReadState()
     seen.note(keys("a"), b"1")
     for moved in (keys("a", parent="/e"), keys("a", directory=3)):
@@ -32,7 +32,7 @@ def test_a_file_is_known_in_a_directory_that_moved_and_in_one_that_was_put_there
     assert keys("a", parent="/e", directory=3) not in seen
 
 
-def test_of_very_many_files_the_oldest_are_forgotten() -> None:
+def test_the_oldest_of_very_many_files_are_forgotten() -> None:
     seen = ReadState()
     for number in range(MAX_FILES):
         seen.note(keys(str(number)), b"1")

@@ -46,7 +46,7 @@ def window(text: str, cuts: list[int], encoding: Encoding, *, first: int, limit:
     return found.text(), found.total, found.last
 
 
-def test_of_an_endless_line_the_beginning_is_shown_and_the_rest_counted() -> None:
+def test_an_endless_line_shows_its_beginning_and_counts_the_rest() -> None:
     found = Window(UTF_8, first=1, limit=1)
     for _ in range(1000):
         found.feed(b"x" * 10_000)

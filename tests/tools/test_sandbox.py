@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from optional import needs
-from pace import Stopwatch
+from timing import Stopwatch
 from zot.config.private_paths import PrivatePath
 from zot.tools.command_output import Spills
 from zot.tools.mounts import locked_mounts
@@ -52,14 +52,14 @@ def outside(tmp_path: Path) -> Path:
 
 
 @needs("bwrap")
-async def test_of_the_root_there_is_nothing_but_programs_and_what_is_private(locked: Shell) -> None:
+async def test_the_root_has_only_programs_and_private_directories(locked: Shell) -> None:
     path = f"{os.path.dirname(shutil.which('bwrap') or '')}:/usr/bin:/bin"
     locked.context = msgspec.structs.replace(locked.context, env={**locked.context.env, "PATH": path})
     shown = (await locked.run("ls -A /; ls -A /run /var /var/tmp", locked.tool(lock=True))).split("\n\n")
     root = {name for name in shown[1].split() if not name.startswith(("lib", "/"))}
     links = {entry.name for entry in os.scandir("/") if entry.is_symlink()}
     programs = {"bin", "etc", "gnu", "nix", "opt", "sbin", "usr"}
-    assert root - links <= programs | {"dev", "proc", "run", "sys", "tmp", "var"}
+    assert root - links <= programs | {"dev", "proc", "run", "sys", "tmp", "var", ".zot-sandbox"}
     assert {name for part in shown[2:-1] for name in part.split()} <= {
         "/var:", "/var/tmp:", "lib", "tmp", "current-system", "nscd", "resolvconf", "systemd"
     }  # fmt: skip
@@ -67,7 +67,7 @@ async def test_of_the_root_there_is_nothing_but_programs_and_what_is_private(loc
 
 @needs("bwrap")
 @pytest.mark.parametrize("way", ["{0}/secret", "link", "/proc/self/root{0}/secret", "/proc/1/root{0}/secret"])
-async def test_what_is_outside_cannot_be_read(way: str, locked: Shell, outside: Path, tmp_path: Path) -> None:
+async def test_outside_files_cannot_be_read(way: str, locked: Shell, outside: Path, tmp_path: Path) -> None:
     (tmp_path / "work" / "link").symlink_to(outside / "secret")
     path = way.format(outside)
     plain = await locked.run(f"cat {path}") if not path.startswith("/proc/1/") else "s3cret"
@@ -87,7 +87,7 @@ async def test_the_home_of_the_user_is_empty_and_private(locked: Shell, outside:
 
 
 @needs("bwrap")
-async def test_of_the_settings_of_the_system_only_those_can_be_read_that_are_for_everyone(locked: Shell) -> None:
+async def test_only_public_settings_of_the_system_can_be_read(locked: Shell) -> None:
     command = "test -r /etc/passwd && echo yes; find /etc -type f ! -perm -004 -exec cat {} +; cat /etc/shadow"
     text = await locked.fail(command, locked.tool(lock=True))
     lines = text.split("\n\n")[1].split("\n")
@@ -97,7 +97,7 @@ async def test_of_the_settings_of_the_system_only_those_can_be_read_that_are_for
 
 
 @needs("bwrap")
-async def test_programs_of_the_path_run_with_what_belongs_to_them_and_show_nothing_else(
+async def test_programs_of_the_path_run_with_their_files_and_show_nothing_else(
     locked: Shell, outside: Path, tmp_path: Path
 ) -> None:
     tools = outside / "tools"
@@ -133,7 +133,7 @@ async def test_no_setting_of_the_kernel_can_be_changed(locked: Shell) -> None:
 
 
 @needs("bwrap")
-async def test_a_directory_can_be_called_as_the_session_calls_it(locked: Shell, outside: Path) -> None:
+async def test_a_directory_is_reachable_under_the_session_s_name_for_it(locked: Shell, outside: Path) -> None:
     (outside / "real").mkdir()
     (outside / "real" / "file").write_text("here\n")
     (outside / "link").symlink_to("real")
@@ -180,7 +180,7 @@ async def test_processes_outside_cannot_be_seen_or_ended(locked: Shell) -> None:
 
 
 @needs("bwrap")
-async def test_nobody_can_undo_it(locked: Shell) -> None:
+async def test_no_command_can_undo_it(locked: Shell) -> None:
     command = "mount -o remount,rw / || mknod disk b 8 0 || unshare -m true || echo refused"
     assert "\nrefused\n" in await locked.run(command, locked.tool(lock=True))
 
@@ -193,7 +193,7 @@ async def test_sockets_of_services_are_out_of_reach(locked: Shell) -> None:
 
 
 @needs("bwrap")
-async def test_what_did_not_fit_can_be_read_by_the_next_command(locked: Shell, tmp_path: Path) -> None:
+async def test_spilled_output_can_be_read_by_the_next_command(locked: Shell, tmp_path: Path) -> None:
     home = tmp_path / "home"
     spills = Spills(str(home / "spill"), "s")
     tool = locked.tool(lock=True, hidden=(PrivatePath(str(home), "home"),), spills=spills)
@@ -207,7 +207,7 @@ async def test_what_did_not_fit_can_be_read_by_the_next_command(locked: Shell, t
 
 
 @needs("bwrap")
-async def test_a_job_goes_on_in_its_sandbox_and_ends_with_its_owner(locked: Shell) -> None:
+async def test_a_job_continues_in_its_sandbox_and_ends_with_its_owner(locked: Shell) -> None:
     text, call = await locked.start("setsid sleep 600 & echo up", locked.tool(lock=True), owners=("session",))
     assert text == "up"
     assert await outcome(call) == "done"
@@ -237,7 +237,7 @@ async def test_an_abort_leaves_nothing_in_the_sandbox(locked: Shell) -> None:
 
 
 @needs("bwrap")
-async def test_a_missing_directory_is_told_as_without_lock(locked: Shell, tmp_path: Path) -> None:
+async def test_a_missing_directory_is_reported_as_without_a_lock(locked: Shell, tmp_path: Path) -> None:
     context = msgspec.structs.replace(locked.context, cwd=str(tmp_path / "gone"))
     text = await refusal(locked.tool(lock=True), {"command": "true"}, context)
     assert text == f"cannot start the command: {tmp_path}/gone: No such file or directory"
@@ -268,7 +268,7 @@ async def test_a_bubblewrap_that_does_not_work_runs_nothing(locked: Shell, tmp_p
     await answer(tool, {"command": "touch ran"}, context)
 
 
-def test_a_bubblewrap_that_the_confined_could_have_written_does_not_count(tmp_path: Path) -> None:
+def test_a_bubblewrap_that_the_confined_could_have_written_is_refused(tmp_path: Path) -> None:
     inside = tmp_path / "work" / "bin"
     outside = tmp_path / "bin"
     for directory in (inside, outside):
@@ -286,7 +286,8 @@ def test_a_bubblewrap_that_the_confined_could_have_written_does_not_count(tmp_pa
 
 
 def test_a_directory_is_mounted_before_what_is_in_it() -> None:
-    mounts = [" ".join(mount) for mount in locked_mounts("/tmp", hidden=["/usr", "/etc"], shown=["/etc/ssl"])]
+    hidden = [PrivatePath("/usr", "home"), PrivatePath("/etc", "home")]
+    mounts = [" ".join(mount) for mount in locked_mounts("/tmp", hidden=hidden, shown=["/etc/ssl"])]
     # The working directory wins over the private /tmp, and every place comes after the one it is in.
     assert "--bind /tmp /tmp" in mounts
     assert "--tmpfs /tmp" not in mounts
@@ -295,6 +296,6 @@ def test_a_directory_is_mounted_before_what_is_in_it() -> None:
 
 
 @pytest.mark.parametrize("home", ["/", "/usr", "", "relative", "/there-is-no-such-directory"])
-def test_a_home_that_is_none_covers_nothing(home: str) -> None:
+def test_a_home_that_is_not_a_directory_covers_nothing(home: str) -> None:
     covered = [mount[-1] for mount in locked_mounts("/tmp", home=home) if mount[0] == "--tmpfs"]
     assert not {"/", "/usr", home} & set(covered)

@@ -135,6 +135,6 @@ def test_skill() -> None:
     )
 
 
-def test_only_those_that_change_nothing_may_run_at_once() -> None:
+def test_only_read_only_tools_may_run_in_parallel() -> None:
     tools = (Read(), Write(), Edit(), Skill([]))
     assert {tool.spec.name for tool in tools if tool.read_only} == {"read", "skill"}

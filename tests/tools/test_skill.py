@@ -28,5 +28,5 @@ async def test_an_unknown_skill_is_answered_with_the_known_ones(context: ToolCon
     assert await refusal(Skill([]), {"name": "nope"}, context) == "there is no skill named 'nope'; there are: none"
 
 
-async def test_what_cannot_be_done_is_explained(context: ToolContext) -> None:
+async def test_errors_are_explained(context: ToolContext) -> None:
     assert await refusal(Skill([OWN]), {}, context) == "invalid arguments: name is missing"

@@ -45,7 +45,7 @@ def test_closing_removes_the_files_and_their_directory(tmp_path: Path) -> None:
     spills.close()
 
 
-def test_what_a_killed_session_left_is_removed_and_what_a_living_one_uses_is_not(tmp_path: Path) -> None:
+def test_spill_files_of_a_killed_session_are_removed_and_of_a_living_one_kept(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, tmp_path, "theirs"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as holder:
@@ -62,7 +62,7 @@ def test_what_a_killed_session_left_is_removed_and_what_a_living_one_uses_is_not
         assert os.listdir(tmp_path) == []
 
 
-def test_what_was_made_a_moment_ago_is_left_alone(tmp_path: Path) -> None:
+def test_new_files_are_kept(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     spills = Spills(str(tmp_path), "mine")
     spills.new().write(b"output")
@@ -70,7 +70,7 @@ def test_what_was_made_a_moment_ago_is_left_alone(tmp_path: Path) -> None:
     spills.close()
 
 
-def test_nothing_is_removed_that_is_no_spill_file(tmp_path: Path) -> None:
+def test_only_spill_files_are_removed(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "bash-1.txt").touch()

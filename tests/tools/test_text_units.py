@@ -16,7 +16,7 @@ WIDE = [
 
 @pytest.mark.parametrize("encoding", [UTF_8, LATIN_1, *WIDE[:2]])
 @given(data=st.binary(max_size=20))
-def test_bytes_of_any_kind_go_there_and_back(data: bytes, encoding: Encoding) -> None:
+def test_bytes_of_any_kind_round_trip(data: bytes, encoding: Encoding) -> None:
     whole = data[: len(data) // encoding.unit * encoding.unit]
     units = to_units(data, encoding)
     assert len(units) == len(whole) // encoding.unit
@@ -28,11 +28,11 @@ def test_bytes_of_any_kind_go_there_and_back(data: bytes, encoding: Encoding) ->
     text=st.text("a\n\r\u0a00\u0100\u0a0a\ufeff😀", max_size=20),
     wanted=st.text("a\n\u0a00\u0a0a", min_size=1, max_size=2),
 )
-def test_what_is_found_in_units_is_what_is_found_in_the_text(text: str, wanted: str, encoding: Encoding) -> None:
+def test_a_match_in_units_equals_a_match_in_the_text(text: str, wanted: str, encoding: Encoding) -> None:
     units = to_units(encoding.encode(text), encoding)
     assert units.count(to_units(encoding.encode(wanted), encoding)) == text.count(wanted)
     assert encoding.decode(from_units(units, encoding)) == text
 
 
-def test_what_is_no_character_takes_one_unit_too() -> None:
+def test_an_invalid_character_takes_one_unit_too() -> None:
     assert to_units(b"a\0\0\0\xff\xff\xff\xff\0\xd8\0\0b\0\0\0c", WIDE[2]) == "a\ufffd\ufffdb"

@@ -15,11 +15,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from zot.tools.base import ToolContext
+from zot.tools.base import ReadState, ToolContext
 from zot.tools.edit import Edit
 from zot.tools.file_access import LockedPaths, UnrestrictedPaths
 from zot.tools.read import Read
-from zot.tools.read_state import ReadState
 from zot.tools.write import Write
 
 from .calls import answer, refusal
@@ -104,7 +103,7 @@ async def test_below_a_dangling_link_its_target_is_made_a_directory(context: Too
         shutil.rmtree(tmp_path / "real")
 
 
-async def test_what_cannot_be_kept_is_said(context: ToolContext, tmp_path: Path) -> None:
+async def test_lost_attributes_are_reported(context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("old")
     os.link(tmp_path / "a.txt", tmp_path / "other.txt")
     assert await write("a.txt", "new", context) == (
@@ -162,7 +161,7 @@ async def test_a_change_between_the_look_and_the_writing_is_not_lost(context: To
         assert os.listdir(tmp_path) == left
 
 
-async def test_a_file_that_is_gone_is_written_anew(context: ToolContext, tmp_path: Path) -> None:
+async def test_a_file_that_is_gone_is_created_again(context: ToolContext, tmp_path: Path) -> None:
     tool = Write()
     await answer(tool, {"path": "a.txt", "content": "mine"}, context)
     (tmp_path / "a.txt").unlink()
@@ -195,7 +194,7 @@ async def test_a_file_never_seen_is_replaced(context: ToolContext, tmp_path: Pat
     assert await write("a.txt", "mine", context) == "replaced a.txt: 4 bytes, 1 line"
 
 
-async def test_a_reader_of_the_old_file_goes_on_reading_it(context: ToolContext, tmp_path: Path) -> None:
+async def test_a_reader_of_the_old_file_keeps_reading_it(context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("old content")
     with (tmp_path / "a.txt").open() as reader:
         await write("a.txt", "new", context)
@@ -225,7 +224,7 @@ def test_a_write_that_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_pa
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
-async def test_what_is_not_a_file_is_not_replaced(context: ToolContext, tmp_path: Path) -> None:
+async def test_a_path_that_is_not_a_file_is_not_replaced(context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "dir").mkdir()
     os.mkfifo(tmp_path / "pipe")
     for name, text in {"dir": "it is a directory", "pipe": "not a regular file"}.items():
@@ -260,7 +259,7 @@ async def test_a_file_that_may_not_be_written_is_not_replaced(somebody: ToolCont
     assert (path.read_text(), os.listdir(somebody.cwd)) == ("old\n", ["a.txt"])
 
 
-async def test_a_directory_where_nothing_can_be_made_is_named(somebody: ToolContext) -> None:
+async def test_a_directory_where_nothing_can_be_created_is_named(somebody: ToolContext) -> None:
     (Path(somebody.cwd) / "a.txt").write_text("old\n")
     os.chmod(somebody.cwd, 0o555)
     assert await refusal(Write(), {"path": "a.txt", "content": "new"}, somebody) == (
@@ -269,7 +268,7 @@ async def test_a_directory_where_nothing_can_be_made_is_named(somebody: ToolCont
     os.chmod(somebody.cwd, 0o755)
 
 
-async def test_a_file_that_is_a_mount_of_its_own_is_left_to_bash(
+async def test_a_file_that_is_a_mount_point_is_left_to_bash(
     context: ToolContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def replace(*_: object, **__: object) -> None:
@@ -284,7 +283,7 @@ async def test_a_file_that_is_a_mount_of_its_own_is_left_to_bash(
 
 
 @pytest.mark.parametrize("paths", [UnrestrictedPaths, LockedPaths])
-async def test_a_way_through_what_is_not_there_makes_nothing_on_it(
+async def test_a_path_through_missing_directories_and_back_creates_none_of_them(
     paths: type[UnrestrictedPaths] | type[LockedPaths], context: ToolContext, tmp_path: Path
 ) -> None:
     tool = Write(LockedPaths(str(tmp_path)) if paths is LockedPaths else UnrestrictedPaths())
@@ -307,9 +306,7 @@ async def test_a_way_through_what_is_not_there_makes_nothing_on_it(
         ({"path": "a", "content": "x\udc80"}, "invalid arguments: content has a lone surrogate at character 1"),
     ],
 )
-async def test_what_cannot_be_done_is_explained(
-    args: dict[str, Any], text: str, context: ToolContext, tmp_path: Path
-) -> None:
+async def test_errors_are_explained(args: dict[str, Any], text: str, context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
     assert await refusal(Write(), args, context) == text
     assert os.listdir(tmp_path) == ["file"]

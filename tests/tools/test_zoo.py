@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from harness import read_some
-from pace import Stopwatch
+from timing import Stopwatch
 
 from .calls import PATIENCE_S, eventually
 from .shells import Shell, children, is_alive, left, outcome
@@ -46,7 +46,7 @@ ZOO = {
 DEADLINE_S = 3.0
 
 
-async def test_an_abort_leaves_nothing_of_them(kept: Shell) -> None:
+async def test_an_abort_leaves_no_process(kept: Shell) -> None:
     started = [await kept.start(command, owners=("run",)) for command in ZOO.values()]
     assert [line[:2] for line, _ in started] == ["up"] * len(ZOO)
     watch = Stopwatch()
@@ -58,7 +58,7 @@ async def test_an_abort_leaves_nothing_of_them(kept: Shell) -> None:
     assert watch.read_s() < DEADLINE_S
 
 
-async def test_a_timeout_leaves_nothing_of_them(kept: Shell) -> None:
+async def test_a_timeout_leaves_no_process(kept: Shell) -> None:
     watch = Stopwatch()
     # Those that end at once may take their time for it on a busy machine.
     at_once = ["leaves a child", "leaves a session", "leaves a daemon without output", "floods in the background"]
@@ -74,7 +74,7 @@ async def test_a_timeout_leaves_nothing_of_them(kept: Shell) -> None:
 
 
 @pytest.mark.parametrize("name", ["kills its parent", "stops its parent"])
-async def test_who_attacks_the_keeper_ends_alone(name: str, kept: Shell) -> None:
+async def test_a_command_that_attacks_its_keeper_ends_alone(name: str, kept: Shell) -> None:
     await kept.run("sleep 601 &")
     _, call = await kept.start(ZOO[name], kept.tool(timeout_s=0.3, grace_s=0.1))
     assert await outcome(call) == "failed"
@@ -100,7 +100,7 @@ def host(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGABRT])
-def test_the_end_of_the_host_is_the_end_of_them(
+def test_the_end_of_the_host_ends_every_process(
     number: signal.Signals, host: tuple[subprocess.Popen[bytes], str]
 ) -> None:
     process, mark = host
@@ -115,7 +115,7 @@ def test_the_end_of_the_host_is_the_end_of_them(
     assert eventually(lambda: not any(map(is_alive, (guardian, *keepers))))
 
 
-def test_what_runs_beside_the_host_has_nothing_of_its_environment(host: tuple[subprocess.Popen[bytes], str]) -> None:
+def test_processes_beside_the_host_have_none_of_its_environment(host: tuple[subprocess.Popen[bytes], str]) -> None:
     process, _ = host
     [guardian] = children(process.pid)
     for pid in (guardian, *children(guardian)):
@@ -134,7 +134,7 @@ QUICK = (
 )
 
 
-async def test_of_two_hundred_at_once_none_is_lost_and_nothing_stays(kept: Shell) -> None:
+async def test_of_two_hundred_commands_at_once_none_is_lost_and_none_remains(kept: Shell) -> None:
     rng = random.Random(7)
     await kept.run("true")
     before = len(os.listdir("/proc/self/fd"))

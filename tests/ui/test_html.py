@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from outline import Outline
+from html_outline import Outline
 from shell import Shell
 from zot.messages import Counters, PastMessage, ShownCall, ShownImage, ShownMessage, ShownResult, TextBlock
 from zot.ui.html import page
@@ -15,7 +15,7 @@ HOSTILE = (
 )
 
 
-def test_everything_that_was_said_is_on_the_page_and_calls_have_their_results() -> None:
+def test_every_message_is_on_the_page_and_calls_have_their_results() -> None:
     edit = {"path": "a.txt", "edits": [{"oldText": "red", "newText": "blue"}]}
     messages = [
         ShownMessage("user", (TextBlock("Paint <it>"), ShownImage("image/png", 2048)), NOON),
@@ -34,12 +34,12 @@ def test_everything_that_was_said_is_on_the_page_and_calls_have_their_results() 
     assert "default-src 'none'" in text
 
 
-def test_letters_that_need_more_than_one_character_are_whole() -> None:
+def test_combining_characters_stay_whole() -> None:
     said = "\N{MAN}\N{ZERO WIDTH JOINER}\N{WOMAN}\N{NO-BREAK SPACE}x"
     assert said in page("t", [ShownMessage("assistant", (TextBlock(said),), NOON)])
 
 
-def test_on_paper_nothing_is_folded_or_cut_off_and_links_say_where_they_lead() -> None:
+def test_printed_pages_fold_and_cut_nothing_and_show_link_targets() -> None:
     said = [ShownMessage("assistant", (ShownCall("1", "bash", {"command": "ls"}),), NOON)]
     paper = page("t", said).partition("@media print {")[2].partition("</style>")[0]
     for rule in ("details::details-content { content-visibility: visible", 'content: " (" attr(href) ")"', "thead {"):
@@ -47,7 +47,7 @@ def test_on_paper_nothing_is_folded_or_cut_off_and_links_say_where_they_lead() -
     assert "pre-wrap" in page("t", said)
 
 
-def test_what_was_said_stays_text() -> None:
+def test_messages_stay_text() -> None:
     text = page(HOSTILE, [ShownMessage(role, (TextBlock(HOSTILE),), NOON) for role in ("user", "assistant")])
     outline = Outline(text)
     assert {"script", "img"}.isdisjoint(outline.tags)
@@ -67,7 +67,7 @@ def test_a_kept_session_is_exported_as_a_page(shell: Shell) -> None:
     assert (shell.cwd / "page.html").stat().st_mode & 0o777 == 0o600
 
 
-def test_how_turns_ended_is_on_the_page(shell: Shell) -> None:
+def test_the_ends_of_turns_are_on_the_page(shell: Shell) -> None:
     for prompt in ("!cut", "!length", "!status 401", "!echo all of it"):
         shell.ask(prompt, "--session", "ends")
     said = "".join(Outline(shell.sessions("export", "ends", "--html").out).texts)
@@ -78,12 +78,12 @@ def test_how_turns_ended_is_on_the_page(shell: Shell) -> None:
     assert said.rstrip().endswith("all of it")
 
 
-def test_why_a_turn_failed_stays_text() -> None:
+def test_the_error_of_a_turn_stays_text() -> None:
     outline = Outline(page("t", [PastMessage("user", (), NOON, "", "error", HOSTILE)]))
     assert ({"script", "img", "b"}.isdisjoint(outline.tags), outline.links) == (True, [])
 
 
-def test_all_that_a_call_was_called_with_is_on_the_page() -> None:
+def test_all_arguments_of_a_call_are_on_the_page() -> None:
     calls: list[tuple[str, dict[str, Any]]] = [
         ("bash", {"command": f"echo {'a' * 200}; echo <tail>", "timeout": 7}),
         ("look_up", {"long": "b" * 200, "last": "<word>"}),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outline import Outline
+from html_outline import Outline
 from zot.errors import ConfigError
 from zot.ui.html import markdown
 
@@ -116,7 +116,7 @@ def test_blocks_become_html(source: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(("source", "expected"), WORDS.items())
-def test_words_become_html(source: str, expected: str) -> None:
+def test_inline_markup_becomes_html(source: str, expected: str) -> None:
     assert markdown(source) == f"<p>{expected}</p>"
 
 
@@ -141,10 +141,10 @@ def test_any_text_gives_a_well_formed_page_with_web_and_mail_links_only(text: st
 def test_no_text_takes_long_or_exhausts_the_stack(piece: str) -> None:
     began = time.process_time()
     Outline(markdown(f"{piece * 20_000}x"))
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < 30  # Under a second on an idle machine.
 
 
-def test_text_nested_too_deeply_is_shown_as_it_was_written() -> None:
+def test_text_nested_too_deeply_is_shown_verbatim() -> None:
     text = "> " * 150 + "the end"
     assert markdown(text) == f"<pre>{text.replace('>', '&gt;')}</pre>"
 

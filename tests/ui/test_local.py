@@ -55,7 +55,7 @@ async def said(conversation: LocalConversation) -> list[str]:
 
 
 @KEEPS
-async def test_another_provider_goes_on_with_the_same_conversation_for_those_who_follow(
+async def test_another_provider_continues_the_same_conversation_for_its_subscribers(
     tmp_path: Path, *, keep: bool
 ) -> None:
     env = {"DEEPSEEK_API_KEY": "sk-test"}
@@ -93,9 +93,7 @@ async def refusing() -> AsyncIterator[tuple[str, list[bytes]]]:
 
 
 @KEEPS
-async def test_a_provider_that_was_left_is_gone_back_to_with_its_own_address_and_key(
-    tmp_path: Path, *, keep: bool
-) -> None:
+async def test_switching_back_to_a_provider_restores_its_address_and_key(tmp_path: Path, *, keep: bool) -> None:
     env = {"DEEPSEEK_API_KEY": "sk-other"}
     async with refusing() as (address, asked):
         own = {"provider": "openai", "model": "mine", "base_url": address, "api_key": "sk-own"}
@@ -114,7 +112,7 @@ async def test_a_provider_that_was_left_is_gone_back_to_with_its_own_address_and
     assert all(b"authorization: bearer sk-own" in one.lower() for one in asked)
 
 
-async def test_a_script_goes_on_after_another_provider_was_used(tmp_path: Path) -> None:
+async def test_a_script_continues_after_another_provider_was_used(tmp_path: Path) -> None:
     (tmp_path / "one.lab").write_text("say scripted\n")
     env = {"DEEPSEEK_API_KEY": "sk-test"}
     async with opened(tmp_path, env=env, script=str(tmp_path / "one.lab")) as (_, conversation):
@@ -142,7 +140,9 @@ async def test_a_model_can_be_chosen_between_two_prompts_of_a_kept_session(tmp_p
 
 
 @KEEPS
-async def test_clearing_waits_until_it_is_done_and_an_aside_leaves_no_trace(tmp_path: Path, *, keep: bool) -> None:
+async def test_clearing_waits_until_it_is_done_and_a_side_question_leaves_no_trace(
+    tmp_path: Path, *, keep: bool
+) -> None:
     async with opened(tmp_path, keep=keep) as (home, conversation):
         await talk(conversation, "!echo one")
         aside = await conversation.aside("!echo beside it")
@@ -157,7 +157,7 @@ async def test_clearing_waits_until_it_is_done_and_an_aside_leaves_no_trace(tmp_
         assert await said(conversation) == []
 
 
-async def test_the_lock_is_changed_for_good_without_losing_anything(tmp_path: Path) -> None:
+async def test_the_lock_is_changed_permanently_without_losing_anything(tmp_path: Path) -> None:
     async with opened(tmp_path) as (home, conversation):
         await talk(conversation, "!echo one")
         await conversation.lock(locked=True)
@@ -175,7 +175,7 @@ async def test_the_lock_is_changed_for_good_without_losing_anything(tmp_path: Pa
         await again.close()
 
 
-async def test_a_lock_that_is_asked_for_wins_over_what_is_on_record(tmp_path: Path) -> None:
+async def test_an_explicit_lock_wins_over_the_recorded_one(tmp_path: Path) -> None:
     async with opened(tmp_path, lock=True) as (home, conversation):
         await conversation.lock(locked=False)
         await talk(conversation, "!echo one")
@@ -224,7 +224,7 @@ for frame in frames():
 """
 
 
-async def test_a_guard_that_cannot_be_read_any_more_stays_when_extensions_are_reloaded(tmp_path: Path) -> None:
+async def test_an_unreadable_guard_stays_when_extensions_are_reloaded(tmp_path: Path) -> None:
     guard = Extension(tmp_path / "home" / "extensions", "guard", GUARD)
     manifest = guard.directory / "extension.json"
     async with opened(tmp_path) as (_, conversation):
@@ -239,7 +239,7 @@ async def test_a_guard_that_cannot_be_read_any_more_stays_when_extensions_are_re
         assert await conversation.reload_extensions() == []
 
 
-async def test_extensions_are_not_replaced_below_a_prompt_that_has_begun_and_are_heard_while_they_start(
+async def test_extensions_are_not_replaced_during_a_prompt_and_report_while_they_start(
     tmp_path: Path,
 ) -> None:
     guard = Extension(tmp_path, "guard", GUARD)
@@ -263,7 +263,7 @@ async def test_extensions_are_not_replaced_below_a_prompt_that_has_begun_and_are
         assert (await said(conversation))[-1] == "green"
 
 
-async def test_an_aside_is_guarded_as_the_conversation_is(tmp_path: Path) -> None:
+async def test_a_side_question_is_guarded_as_the_conversation_is(tmp_path: Path) -> None:
     guard = Extension(tmp_path, "guard", GUARD)
     async with opened(tmp_path, ext=(str(guard.directory),)) as (_, conversation):
         with pytest.raises(UserError, match="held back: that is a secret"):

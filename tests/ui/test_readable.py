@@ -26,7 +26,7 @@ from zot.ui.readable import escaped_id, format_size, message_lines, one_line, to
         ("\u00fcber \U0001f469\u200d\U0001f4bb", "\u00fcber \U0001f469\u200d\U0001f4bb"),
     ],
 )
-def test_what_a_terminal_would_obey_is_escaped(text: str, seen: str) -> None:
+def test_terminal_control_sequences_are_escaped(text: str, seen: str) -> None:
     assert escaped(text) == seen
 
 
@@ -58,7 +58,7 @@ def test_sizes_are_short(count: int, text: str) -> None:
     assert format_size(count) == text
 
 
-def test_a_message_shows_what_clients_see_and_in_full_what_the_model_said() -> None:
+def test_a_message_shows_the_client_s_text_and_in_full_the_model_s() -> None:
     blocks = (ThinkingBlock("Hm.", signature="s"), ThinkingBlock(redacted="x"), TextBlock("secret"), IMAGE)
     message = Message("assistant", blocks, "2026-01-31T12:00:00.000Z", shown_text="[removed]")
     picture = "  [image/png, 3 bytes]"

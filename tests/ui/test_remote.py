@@ -57,7 +57,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_face_talks_to_a_session_of_the_daemon(home: Path) -> None:
+def test_a_conversation_talks_to_a_session_of_the_daemon(home: Path) -> None:
     async def conversation() -> None:
         async with Restarting(home) as daemon, daemon.client() as client:
             there: Home = ClientHome(client, cwd=str(home))
@@ -97,7 +97,7 @@ def test_a_face_talks_to_a_session_of_the_daemon(home: Path) -> None:
     held(conversation())
 
 
-def test_a_question_that_waited_is_shown_to_a_face_that_comes(home: Path) -> None:
+def test_a_waiting_question_is_shown_to_a_new_conversation(home: Path) -> None:
     async def conversation() -> None:
         async with Restarting(home) as daemon, daemon.client() as client:
             first, face = await ClientHome(client, cwd=str(home), agent="careful").open(), Face()
@@ -118,7 +118,7 @@ def test_a_question_that_waited_is_shown_to_a_face_that_comes(home: Path) -> Non
     held(conversation())
 
 
-def test_a_question_that_waited_is_shown_also_if_something_was_configured_behind_it(home: Path) -> None:
+def test_a_waiting_question_is_shown_even_if_settings_changed_after_it(home: Path) -> None:
     async def conversation() -> None:
         async with Restarting(home) as daemon:
             async with daemon.client() as client:
@@ -152,7 +152,7 @@ def test_a_question_that_waited_is_shown_also_if_something_was_configured_behind
     held(conversation())
 
 
-def test_a_session_that_another_one_has_deleted_is_said_to_be_gone_and_the_next_of_its_name_is_heard(
+def test_a_session_deleted_by_another_client_is_reported_and_the_next_of_its_name_followed(
     home: Path,
 ) -> None:
     async def conversation() -> None:
@@ -174,7 +174,7 @@ def test_a_session_that_another_one_has_deleted_is_said_to_be_gone_and_the_next_
     held(conversation())
 
 
-def test_who_follows_a_session_is_told_if_it_is_another_one_after_a_break(home: Path) -> None:
+def test_a_subscriber_is_notified_if_the_session_is_another_one_after_a_reconnect(home: Path) -> None:
     async def conversation() -> None:
         async with Restarting(home) as daemon, daemon.client() as client:
             session = await client.session("s")
@@ -191,7 +191,7 @@ def test_who_follows_a_session_is_told_if_it_is_another_one_after_a_break(home: 
     held(conversation())
 
 
-def test_what_was_allowed_for_good_can_be_taken_back_for_good(home: Path) -> None:
+def test_allow_always_can_be_revoked_permanently(home: Path) -> None:
     async def conversation() -> None:
         async with Restarting(home) as daemon, daemon.client() as client:
             talk, face = await ClientHome(client, cwd=str(home), agent="careful").open(), Face()
@@ -218,7 +218,7 @@ def test_what_was_allowed_for_good_can_be_taken_back_for_good(home: Path) -> Non
     held(conversation())
 
 
-def test_what_the_daemon_does_not_do_is_refused(home: Path) -> None:
+def test_methods_the_daemon_lacks_are_refused(home: Path) -> None:
     async def conversation() -> None:
         async with Restarting(home) as daemon, daemon.client() as client:
             there = ClientHome(client, cwd=str(home))
@@ -241,7 +241,7 @@ def test_what_the_daemon_does_not_do_is_refused(home: Path) -> None:
     held(conversation())
 
 
-def test_a_face_hears_that_the_daemon_is_gone(home: Path) -> None:
+def test_a_conversation_is_notified_that_the_daemon_is_gone(home: Path) -> None:
     async def conversation() -> None:
         daemon = Restarting(home)
         await daemon.start()
@@ -283,7 +283,7 @@ def test_the_terminal_shows_a_session_of_the_daemon(home: Path) -> None:
     held(conversation())
 
 
-def test_the_terminal_says_that_there_is_no_connection_keeps_what_is_typed_and_goes_on_when_there_is(
+def test_the_terminal_shows_a_lost_connection_keeps_typed_text_and_resumes(
     home: Path,
 ) -> None:
     async def conversation() -> None:

@@ -51,7 +51,15 @@ def updates(*given: AgentEvent, window: int = 1000) -> list[acp.Update]:
 
 
 def example(kind: type[msgspec.Struct]) -> AgentEvent:
-    values = {"content": (), "args": {}, "lines": (), "stop": "end_turn", "level": "info", "decision": "reject"}
+    values = {
+        "content": (),
+        "args": {},
+        "lines": (),
+        "stop": "end_turn",
+        "level": "info",
+        "decision": "reject",
+        "action": "accept",
+    }
     numbers = ("step", "attempt", "delay_ms", "messages")
     fields = {
         field.name: values.get(field.name, 1 if field.name in numbers else field.name)
@@ -124,7 +132,8 @@ def test_a_conversation_is_replayed_with_its_images() -> None:
         Message("tool", (ResultBlock("1", False, (TextBlock("text"), ImageBlock("image/png", b"x"))),), "t"),
         Message("assistant", (TextBlock("hidden"),), "t", shown_text="shown"),
     ]
-    found = list(acp.replay(messages, acp.ToolCards("/work")))
+    cards = acp.ToolCards("/work")
+    found = [update for message in messages for update in acp.replay(message, cards)]
     for update in found:
         check("SessionNotification", {"sessionId": "s", "update": update})
     assert [one["sessionUpdate"] for one in found] == [

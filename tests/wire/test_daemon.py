@@ -49,7 +49,7 @@ def snake(name: str) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
 
 
-def test_what_was_published_and_what_clients_need_is_there() -> None:
+def test_published_methods_and_those_of_clients_exist() -> None:
     assert {*SEED, *NEEDED} <= METHODS.keys()
 
 
@@ -65,7 +65,7 @@ def test_a_method_is_declared_in_full(method: daemon.Method) -> None:
     msgspec.json.schema(method.result)
 
 
-def test_before_initialize_only_that_can_be_called() -> None:
+def test_before_initialize_no_other_method_can_be_called() -> None:
     assert find("initialize", initialized=False, grant=Grant("t")) is METHODS["initialize"]
     for name, code in [("status", jsonrpc.NOT_INITIALIZED), ("foo/bar", jsonrpc.METHOD_NOT_FOUND)]:
         with pytest.raises(RpcError) as caught:
@@ -74,7 +74,7 @@ def test_before_initialize_only_that_can_be_called() -> None:
     assert find("status", initialized=True, grant=Grant("t")) is METHODS["status"]
 
 
-def test_an_unknown_method_is_named_but_not_at_any_length() -> None:
+def test_an_unknown_method_is_named_up_to_a_length() -> None:
     with pytest.raises(RpcError, match=r"^Unknown method: session/promt; did you mean session/prompt\?$"):
         find("session/promt", initialized=True, grant=OPERATOR)
     with pytest.raises(RpcError, match=r"^Unknown method: foo/bar$"):
@@ -84,7 +84,7 @@ def test_an_unknown_method_is_named_but_not_at_any_length() -> None:
     assert len(caught.value.message) < 200
 
 
-def test_what_is_local_is_neither_offered_nor_found_elsewhere() -> None:
+def test_local_methods_are_neither_offered_nor_found_remotely() -> None:
     assert daemon.capabilities(OPERATOR) == (*METHODS,)
     assert {*METHODS} - {*daemon.capabilities(Grant("t"))} == LOCAL
     with pytest.raises(RpcError) as caught:
@@ -103,7 +103,7 @@ def test_what_is_local_is_neither_offered_nor_found_elsewhere() -> None:
     ],
     ids=repr,
 )
-def test_initialize_says_how_a_connection_is_spelled(params: dict[str, Any], spelling: Spelling) -> None:
+def test_initialize_reports_the_spelling_of_a_connection(params: dict[str, Any], spelling: Spelling) -> None:
     asked = read("initialize", params)
     assert asked.protocol_version == 1
     daemon.check_version(asked)
@@ -118,13 +118,13 @@ def test_another_version_is_refused_with_both(name: str) -> None:
     assert caught.value.message == "Protocol version mismatch: server=1, client=2"
 
 
-def test_the_environment_of_a_client_is_not_even_taken_in() -> None:
+def test_the_environment_of_a_client_is_never_decoded() -> None:
     asked = read("initialize", {"env": {"API_KEY": "secret"}, "tui_id": "tui_1", "tuiSig": 5})
     assert asked == daemon.Initialize()
     assert "secret" not in repr(asked)
 
 
-def test_parameters_are_taken_in_either_spelling_at_every_level() -> None:
+def test_parameters_are_accepted_in_either_spelling_at_every_level() -> None:
     camel = {"sessionId": "s", "prompt": "hi", "attachments": [{"dataB64": "aGk=", "mimeType": "text/plain"}]}
     mixed = {"session_id": "s", "prompt": "hi", "attachments": [{"data_b64": "aGk=", "mimeType": "text/plain"}]}
     expected = session.Prompt("s", "hi", (session.Attachment(data_b64=b"hi", mime_type="text/plain"),))
@@ -182,12 +182,12 @@ def test_a_wrong_parameter_is_named(name: str, params: Any, reason: str) -> None
     assert len(message) <= 500
 
 
-def test_a_decision_has_one_name_with_us() -> None:
+def test_a_decision_has_one_internal_name() -> None:
     for said, meant in [("reject_once", "reject"), ("reject", "reject"), ("allow_always", "allow_always")]:
         assert read("session/approve", {"sessionId": "s", "requestId": "r", "decision": said}).verdict == meant
 
 
-def test_a_request_of_the_host_protocol_is_one_here_too() -> None:
+def test_a_request_of_the_host_protocol_is_valid_here_too() -> None:
     asked = read("host/respond", {"request_id": "r", "session_id": "s", "prompt": "hi", "ageMs": 12.5})
     assert isinstance(asked, server.HostRespond)
     host.check(asked)
@@ -212,7 +212,7 @@ def test_an_answer_is_spelled_as_the_connection_is() -> None:
     )
 
 
-def test_the_answers_that_released_clients_wait_for_are_these() -> None:
+def test_the_answers_of_released_clients_are_fixed() -> None:
     def result(answer: msgspec.Struct) -> Any:
         return json.loads(encode_result_in(Spelling.SNAKE, msgspec.Raw(b'"zc-out-2"'), answer))["result"]
 
@@ -240,7 +240,7 @@ def test_the_answers_that_released_clients_wait_for_are_these() -> None:
     }
 
 
-def test_only_our_keys_are_spelled_in_two_ways() -> None:
+def test_only_zot_s_keys_are_spelled_in_two_ways() -> None:
     call = ShownCall("c1", "bash", {"someKey": {"other_key": 1}})
     message = messages.MessageEntry.of(ShownMessage("assistant", (TextBlock("Hi"), call), "t"))
     page = messages.MessagePage("s", (message,), 1, 0)
@@ -249,7 +249,7 @@ def test_only_our_keys_are_spelled_in_two_ways() -> None:
     assert b'{"someKey":{"other_key":1}}' in snaked
 
 
-def test_a_message_is_shown_by_its_text_also_the_result_of_a_tool() -> None:
+def test_a_message_is_shown_by_its_text_even_a_tool_result() -> None:
     output = ShownResult("c1", False, (TextBlock("a.txt"), ShownImage("image/png", 3)))
     assert messages.MessageEntry.of(ShownMessage("tool", (output,), "t")).content == "a.txt"
     assert messages.MessageEntry.of(ShownMessage("user", (TextBlock("hi"),), "t")).content == "hi"

@@ -87,7 +87,7 @@ def said(text: str, prompt_id: str | None = None) -> UserMessage:
     return UserMessage((TextBlock(text),), "2026-01-31T12:00:00.000Z", text if prompt_id is None else prompt_id)
 
 
-def test_answers_find_who_asked_in_any_order(daemon: Daemon) -> None:
+def test_answers_reach_their_callers_in_any_order(daemon: Daemon) -> None:
     heard: list[tuple[str, Answer]] = []
     daemon.peer.ask("status", {}, lambda answer: heard.append(("status", answer)))
     daemon.peer.ask("health", {}, lambda answer: heard.append(("health", answer)))
@@ -101,7 +101,7 @@ def test_answers_find_who_asked_in_any_order(daemon: Daemon) -> None:
     assert len(heard) == 2
 
 
-def test_what_is_asked_without_a_connection_waits_for_one() -> None:
+def test_a_request_without_a_connection_waits_for_one() -> None:
     daemon = Daemon()
     daemon.peer.ask("status", {}, daemon.answers.append)
     assert daemon.asked() == []
@@ -111,7 +111,7 @@ def test_what_is_asked_without_a_connection_waits_for_one() -> None:
     assert (method, daemon.answers) == ("status", [msgspec.Raw(b"1")])
 
 
-def test_what_only_looks_is_asked_again_and_the_rest_fails(daemon: Daemon) -> None:
+def test_reads_are_retried_and_other_requests_fail(daemon: Daemon) -> None:
     lost: list[Answer] = []
     daemon.peer.ask("session/list", {}, daemon.answers.append)
     daemon.peer.ask("session/clear", {"sessionId": "s"}, lost.append)
@@ -126,7 +126,7 @@ def test_what_only_looks_is_asked_again_and_the_rest_fails(daemon: Daemon) -> No
     assert lost[0].was_sent
 
 
-def test_nothing_is_heard_twice_and_nothing_is_left_out(daemon: Daemon) -> None:
+def test_no_update_is_repeated_and_none_is_lost(daemon: Daemon) -> None:
     listener = daemon.follow()
     deltas = [TextDelta(str(number)) for number in range(6)]
     daemon.happen(11, *deltas[:3])
@@ -137,7 +137,7 @@ def test_nothing_is_heard_twice_and_nothing_is_left_out(daemon: Daemon) -> None:
     assert [*listener.unread] == [*enumerate(deltas, 11)]
 
 
-def test_who_wants_the_past_gets_it_and_the_others_hear_nothing_of_it(daemon: Daemon) -> None:
+def test_history_is_sent_to_its_requester_only(daemon: Daemon) -> None:
     now, past = daemon.follow(), daemon.follow(8)
     daemon.happen(11, TextDelta("before the answer"))
     daemon.attached(after=8, last=11)
@@ -146,7 +146,7 @@ def test_who_wants_the_past_gets_it_and_the_others_hear_nothing_of_it(daemon: Da
     assert [seq for seq, _ in now.unread] == [11, 12]
 
 
-def test_a_question_that_waits_is_shown_to_who_comes(daemon: Daemon) -> None:
+def test_an_open_question_is_shown_to_a_new_client(daemon: Daemon) -> None:
     other = Daemon()
     other.greet()
     listener = other.follow()
@@ -155,14 +155,14 @@ def test_a_question_that_waits_is_shown_to_who_comes(daemon: Daemon) -> None:
     assert [*listener.unread] == [(10, TextDelta("the question"))]
 
 
-def test_what_is_not_recorded_has_no_number_and_is_heard(daemon: Daemon) -> None:
+def test_unrecorded_updates_have_no_number_and_are_delivered(daemon: Daemon) -> None:
     listener = daemon.follow()
     daemon.happen(0, Error("the disk is full"))
     assert [*listener.unread] == [(0, Error("the disk is full"))]
     assert listener.cursor == 10
 
 
-def test_another_epoch_is_said_to_be_one(daemon: Daemon) -> None:
+def test_another_epoch_is_reported(daemon: Daemon) -> None:
     listener = daemon.follow()
     daemon.peer.broken()
     daemon.greet()
@@ -174,7 +174,7 @@ def test_another_epoch_is_said_to_be_one(daemon: Daemon) -> None:
     assert [*after.unread] == [(8, TextDelta("goes on"))]
 
 
-def test_a_session_that_begins_anew_is_looked_at_and_said_to_be_another_one(daemon: Daemon) -> None:
+def test_a_recreated_session_is_inspected_and_reported_as_another(daemon: Daemon) -> None:
     listener = daemon.follow()
     daemon.say(Updates("s", Dialect.EVENTS).restarted())
     daemon.attached(after=10, last=3, epoch=2)
@@ -184,7 +184,7 @@ def test_a_session_that_begins_anew_is_looked_at_and_said_to_be_another_one(daem
     assert [seq for seq, _ in after.unread] == [seq for seq, _ in asked.unread] == [4, 5]
 
 
-def test_a_session_that_is_gone_while_it_is_followed_is_said_to_be(daemon: Daemon) -> None:
+def test_a_session_that_disappears_while_followed_is_reported(daemon: Daemon) -> None:
     listener = daemon.follow()
     daemon.say(Updates("s", Dialect.EVENTS).restarted())
     [(_, _, number)] = daemon.asked()
@@ -192,7 +192,7 @@ def test_a_session_that_is_gone_while_it_is_followed_is_said_to_be(daemon: Daemo
     assert isinstance(listener.problem, RpcError)
 
 
-def test_a_session_that_is_gone_after_a_break_is_said_to_be(daemon: Daemon) -> None:
+def test_a_session_that_disappeared_during_a_disconnect_is_reported(daemon: Daemon) -> None:
     listener = daemon.follow()
     daemon.peer.broken()
     daemon.greet()
@@ -201,7 +201,7 @@ def test_a_session_that_is_gone_after_a_break_is_said_to_be(daemon: Daemon) -> N
     assert isinstance(listener.problem, RpcError)
 
 
-def test_what_a_newer_daemon_says_is_left_out(daemon: Daemon) -> None:
+def test_unknown_updates_of_a_newer_daemon_are_dropped(daemon: Daemon) -> None:
     listener = daemon.follow()
     update = {"sessionId": "s", "type": "event", "seq": 11, "event": {"type": "from_the_future"}}
     daemon.say(json.dumps({"jsonrpc": "2.0", "method": "session/update", "params": update}).encode() + b"\n")
@@ -210,7 +210,7 @@ def test_what_a_newer_daemon_says_is_left_out(daemon: Daemon) -> None:
     assert [*listener.unread] == [(12, Done())]
 
 
-def test_a_prompt_hears_its_own_turn_only(daemon: Daemon) -> None:
+def test_a_prompt_gets_its_own_turn_only(daemon: Daemon) -> None:
     daemon.happen(11, said("another"))
     asked, number = daemon.prompt("mine")
     daemon.happen(12, said("mine", "another's"), Done())  # Somebody else says the same.
@@ -232,7 +232,7 @@ def test_a_notice_between_turns_does_not_hide_the_turn_that_follows(daemon: Daem
     assert [*asked.unread] == [(11, said("mine")), (0, notice), (12, Done())]
 
 
-def test_equal_prompts_have_turns_of_their_own_in_whichever_order_they_run(daemon: Daemon) -> None:
+def test_equal_prompts_have_their_own_turns_in_any_order(daemon: Daemon) -> None:
     first, second, third = (daemon.prompt(prompt_id)[0] for prompt_id in "abc")
     daemon.peer.leave("s", first)
     for seq, prompt_id in ((11, "c"), (13, ""), (15, "a"), (17, "b")):
@@ -254,7 +254,7 @@ def test_a_prompt_whose_answer_was_lost_ends_with_its_turn_and_is_not_sent_again
     assert daemon.asked() == []
 
 
-def test_a_prompt_without_a_trace_is_lost_and_one_that_has_begun_is_not(daemon: Daemon) -> None:
+def test_a_prompt_without_a_trace_is_lost_and_a_begun_one_is_not(daemon: Daemon) -> None:
     begun, lost = daemon.prompt("begun")[0], daemon.prompt("lost")[0]
     daemon.asked()
     daemon.peer.broken()
@@ -268,7 +268,7 @@ def test_a_prompt_without_a_trace_is_lost_and_one_that_has_begun_is_not(daemon: 
     assert begun.unread[-1] == (0, Done())
 
 
-def test_a_prompt_that_was_not_sent_is_sent_with_the_next_connection(daemon: Daemon) -> None:
+def test_an_unsent_prompt_is_sent_with_the_next_connection(daemon: Daemon) -> None:
     daemon.peer.broken()
     asked, _ = daemon.prompt("mine")
     daemon.greet()
@@ -276,7 +276,7 @@ def test_a_prompt_that_was_not_sent_is_sent_with_the_next_connection(daemon: Dae
     assert not asked.is_doubtful
 
 
-def test_what_a_daemon_that_ends_has_not_begun_is_asked_once_more_of_the_next_one(daemon: Daemon) -> None:
+def test_a_prompt_that_an_ending_daemon_has_not_begun_is_sent_once_more_to_the_next_one(daemon: Daemon) -> None:
     asked, number = daemon.prompt("mine")
     cleared = daemon.peer.ask("session/clear", {"sessionId": "s"}, daemon.answers.append)
     first = daemon.asked()
@@ -291,7 +291,7 @@ def test_what_a_daemon_that_ends_has_not_begun_is_asked_once_more_of_the_next_on
     assert isinstance(asked.problem, RpcError)
 
 
-def test_a_prompt_that_is_refused_says_why_and_one_that_failed_says_how(daemon: Daemon) -> None:
+def test_a_refused_prompt_gives_the_reason_and_a_failed_one_its_error(daemon: Daemon) -> None:
     refused, first = daemon.prompt("a")
     failed, second = daemon.prompt("b")
     dropped, third = daemon.prompt("c")
@@ -305,7 +305,7 @@ def test_a_prompt_that_is_refused_says_why_and_one_that_failed_says_how(daemon: 
     assert dropped.summary.outcome == "cancelled"
 
 
-def test_what_is_longer_than_any_daemon_reads_is_refused_and_not_sent(daemon: Daemon) -> None:
+def test_a_request_longer_than_any_daemon_reads_is_refused_and_not_sent(daemon: Daemon) -> None:
     asked = Asked("p", "", 0, lambda: None)
     daemon.peer.ask("session/prompt", {"prompt": "x" * MAX_LINE_BYTES}, asked.answer)
     assert daemon.asked() == []
@@ -322,7 +322,7 @@ def test_the_longest_line_that_a_daemon_reads_is_sent(daemon: Daemon) -> None:
     assert daemon.answers == []
 
 
-def test_a_daemon_that_reads_less_refuses_what_is_longer_and_nothing_else(daemon: Daemon) -> None:
+def test_a_daemon_with_a_lower_limit_refuses_only_longer_requests(daemon: Daemon) -> None:
     long: list[Answer] = []
     short: list[Answer] = []
     daemon.peer.ask("status", {"a": "x" * 200}, long.append)
@@ -337,7 +337,7 @@ def test_a_daemon_that_reads_less_refuses_what_is_longer_and_nothing_else(daemon
     assert short == [msgspec.Raw(b"1")]
 
 
-def test_when_all_is_given_up_everybody_hears_why(daemon: Daemon) -> None:
+def test_giving_up_fails_every_caller_with_the_reason(daemon: Daemon) -> None:
     problem = ConnectionLost("gone")
     listener, (asked, _) = daemon.follow(), daemon.prompt("x")
     daemon.peer.ask("status", {}, daemon.answers.append)
@@ -345,7 +345,7 @@ def test_when_all_is_given_up_everybody_hears_why(daemon: Daemon) -> None:
     assert [listener.problem, asked.problem, *daemon.answers] == [problem] * 3
 
 
-def test_a_daemon_that_refuses_us_is_heard() -> None:
+def test_a_refusal_by_the_daemon_reaches_the_caller() -> None:
     daemon, refusals = Daemon(), list[AgentError]()
     daemon.peer.refused = refusals.append
     daemon.peer.connected()
@@ -368,7 +368,7 @@ def old_daemon() -> Daemon:
     return daemon
 
 
-def test_with_a_daemon_that_knows_no_ids_a_turn_is_known_by_its_words() -> None:
+def test_without_prompt_ids_a_turn_is_recognised_by_its_text() -> None:
     daemon = old_daemon()
     (first, one), (second, two) = daemon.prompt("same", "a"), daemon.prompt("same", "b")
     daemon.asked()
@@ -383,7 +383,7 @@ def test_with_a_daemon_that_knows_no_ids_a_turn_is_known_by_its_words() -> None:
     assert (first.is_over, second.is_over) == (True, True)
 
 
-def test_with_a_daemon_that_knows_ids_the_words_of_others_are_not_ours(daemon: Daemon) -> None:
+def test_with_prompt_ids_equal_texts_of_others_are_not_ours(daemon: Daemon) -> None:
     asked, _ = daemon.prompt("same")
     daemon.happen(11, said("same", ""), TextDelta("no"), Done())
     assert not asked.unread
@@ -391,7 +391,7 @@ def test_with_a_daemon_that_knows_ids_the_words_of_others_are_not_ours(daemon: D
     assert [event for _, event in asked.unread] == [said("same"), TextDelta("yes"), Done()]
 
 
-def test_words_that_begin_no_turn_are_not_ours_if_one_ran_when_we_came() -> None:
+def test_a_text_that_begins_no_turn_is_not_ours_if_a_turn_ran_when_we_attached() -> None:
     daemon = Daemon()
     daemon.greet("events")
     daemon.peer.attach("s", None, daemon.answers.append)
@@ -407,7 +407,7 @@ STOPPING = b'{"jsonrpc":"2.0","method":"daemon/stopping","params":{}}\n'
 RESUMED = b'{"jsonrpc":"2.0","method":"daemon/resumed","params":{}}\n'
 
 
-def test_what_is_prompted_while_the_daemon_stops_is_sent_to_the_next_one(daemon: Daemon) -> None:
+def test_prompts_sent_while_the_daemon_stops_go_to_the_next_one(daemon: Daemon) -> None:
     daemon.say(STOPPING)
     daemon.prompt("p")
     daemon.peer.ask("session/cancel", {"sessionId": "s"}, daemon.answers.append)
@@ -417,7 +417,7 @@ def test_what_is_prompted_while_the_daemon_stops_is_sent_to_the_next_one(daemon:
     assert [method for method, _, _ in daemon.asked()] == ["session/attach", "session/prompt"]
 
 
-def test_a_daemon_that_goes_on_after_all_is_as_good_as_the_next_one(daemon: Daemon) -> None:
+def test_a_daemon_that_continues_after_all_counts_as_the_next_one(daemon: Daemon) -> None:
     _, given_back = daemon.prompt("given back")
     _, late = daemon.prompt("given back later")
     daemon.asked()
@@ -436,7 +436,7 @@ def test_a_daemon_that_goes_on_after_all_is_as_good_as_the_next_one(daemon: Daem
     assert not asked.is_over
 
 
-def test_prompts_stay_in_order_at_a_daemon_that_goes_on_after_all(daemon: Daemon) -> None:
+def test_prompts_stay_in_order_at_a_daemon_that_continues_after_all(daemon: Daemon) -> None:
     def sent() -> list[tuple[int, str]]:
         return [(number, params["prompt"]) for _, params, number in daemon.asked()]
 
@@ -457,7 +457,7 @@ def test_prompts_stay_in_order_at_a_daemon_that_goes_on_after_all(daemon: Daemon
     assert sent() == [(waits, "waits"), (held, "held"), (late, "late")]
 
 
-def test_what_it_refuses_twice_all_the_same_is_refused(daemon: Daemon) -> None:
+def test_a_second_refusal_is_final(daemon: Daemon) -> None:
     asked, number = daemon.prompt("mine")
     daemon.say(STOPPING, RESUMED)
     daemon.refuse(number, -32005)

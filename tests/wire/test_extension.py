@@ -209,20 +209,20 @@ def read(chunks: list[bytes]) -> list[Any]:
         (b'{"type":"shutdown"}', b"", "shutdown"),
     ],
 )
-def test_what_is_no_frame_is_refused_with_what_could_be_read(line: bytes, frame_id: bytes, frame_type: str) -> None:
+def test_an_invalid_frame_is_refused_with_the_readable_part(line: bytes, frame_id: bytes, frame_type: str) -> None:
     reason, *read = refused(line)
     assert read == [frame_id, frame_type]
     assert reason
 
 
-def test_a_frame_of_another_version_can_be_told_from_a_wrong_one() -> None:
+def test_a_frame_of_another_version_is_distinguished_from_an_invalid_one() -> None:
     with pytest.raises(wire.UnknownFrame, match="unknown frame 'dance'"):
         wire.decode_from_extension(b'{"type":"dance","id":"1"}')
     with pytest.raises(wire.UnknownFrame, match="unknown frame 'dance'"):
         wire.decode_to_extension(b'{"type":"dance"}')
 
 
-def test_a_refusal_says_what_is_wrong_in_words() -> None:
+def test_a_refusal_explains_the_error_in_words() -> None:
     assert refused(b"\xef\xbb\xbf{}")[0] == "not a JSON object: the line begins with a byte order mark"
     assert refused(b'{"type":"notify","message":"\xff"}')[0] == "notify: invalid UTF-8 at byte 28"
     assert refused(b'{"type":"ready","x":' + b"[" * 100_000)[0] == "not a frame: the JSON is nested too deeply"
@@ -232,7 +232,7 @@ def test_a_refusal_says_what_is_wrong_in_words() -> None:
     assert refused(b'{"type":"ready","type":"ready"}')[0] == "not a frame: the frame has more than one type"
 
 
-def test_null_counts_as_absent_but_not_in_what_is_not_ours() -> None:
+def test_null_counts_as_absent_except_in_foreign_values() -> None:
     line = b'{"type":"event_intercept_response","id":"1","block":null,"reason":null,"modified_args":{"a":null}}'
     assert wire.decode_from_extension(line) == wire.EventInterceptResponse("1", modified_args={"a": None})
     line = b'{"type":"tool_result","id":"1","content":[{"type":"text","text":null,"data":null}],"is_error":null}'
@@ -241,13 +241,13 @@ def test_null_counts_as_absent_but_not_in_what_is_not_ours() -> None:
     assert wire.decode_from_extension(line) == wire.CommandResponse("1", open_panel=wire.Panel("p"))
 
 
-def test_half_a_character_is_read_and_written_as_a_replacement() -> None:
+def test_a_lone_surrogate_is_read_and_written_as_a_replacement() -> None:
     frame = wire.decode_from_extension(b'{"type":"notify","message":"a\\ud83d"}')
     assert frame == wire.Notify("a�")
     assert wire.encode_frame(wire.CommandInvoked("1", "x", "a\ud83d")).endswith('"args":"a�"}\n'.encode())
 
 
-def test_a_long_result_with_half_a_character_is_read() -> None:
+def test_a_long_result_with_a_lone_surrogate_is_read() -> None:
     content = [{"type": "text", "text": "x" * 200_000}, {"type": "text", "text": "\udc80"}]
     line = json.dumps({"type": "tool_result", "id": "1", "content": content}).encode()
     assert wire.decode_from_extension(line) == wire.ToolResult(
@@ -255,13 +255,13 @@ def test_a_long_result_with_half_a_character_is_read() -> None:
     )
 
 
-def test_what_is_written_is_always_json() -> None:
+def test_every_written_frame_is_json() -> None:
     line = wire.encode_frame(wire.ToolCall("1", "x", {"a": float("nan"), "b": "\u2028\n"}))
     assert line.count(b"\n") == 1
     assert json.loads(line)["args"] == {"a": None, "b": "\u2028\n"}
 
 
-def test_a_registration_has_to_be_short_and_a_result_may_be_long() -> None:
+def test_a_registration_is_bounded_and_a_result_may_be_long() -> None:
     long = "x" * wire.MAX_REGISTRATION_BYTES
     line = wire.encode_frame(wire.RegisterTool("a", long))[:-1]
     assert refused(line) == ("register_tool: longer than 262144 bytes", b"", "register_tool")
@@ -269,7 +269,7 @@ def test_a_registration_has_to_be_short_and_a_result_may_be_long() -> None:
     assert wire.decode_from_extension(wire.encode_frame(result)) == result
 
 
-def test_fields_nobody_knows_are_ignored() -> None:
+def test_unknown_fields_are_ignored() -> None:
     assert wire.decode_from_extension(b'{"type":"ready","since":{"a":[1]},"name":5}') == wire.Ready()
 
 
@@ -300,5 +300,5 @@ def test_a_type_inside_a_frame_or_spelled_strangely_is_not_a_second_one(line: by
     ],
     ids=["hidden", "twice", "repeated and long", "many halves", "long and not UTF-8"],
 )  # fmt: skip
-def test_what_would_take_long_to_look_into_is_refused(line: bytes, reason: str) -> None:
+def test_a_frame_that_would_be_slow_to_inspect_is_refused(line: bytes, reason: str) -> None:
     assert refused(line) == (reason, b"", "")

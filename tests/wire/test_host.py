@@ -40,7 +40,7 @@ def test_the_example_of_the_protocol_is_a_request() -> None:
     )  # fmt: skip
 
 
-def test_what_is_optional_may_be_missing_or_null() -> None:
+def test_optional_fields_may_be_missing_or_null() -> None:
     bare = decode_request(line())
     assert (bare.ids, bare.timeout_s, bare.key, bare.agent_name) == (Ids("r", "s"), 30.0, None, "default")
     optional = ("protocol_version", "type", "channel_id", "agent", "timeout_ms", "idempotency_key")
@@ -49,7 +49,7 @@ def test_what_is_optional_may_be_missing_or_null() -> None:
     assert decode_request(line(type="run", metadata={"type": "a", "b": {"type": "c"}})).type == "run"
 
 
-def test_values_are_used_as_they_are() -> None:
+def test_values_are_used_unchanged() -> None:
     asked = decode_request(line(request_id=" r ", session_id="\ts\n", prompt="  hi\u2028"))
     assert (asked.ids, asked.prompt) == (Ids(" r ", "\ts\n"), "  hi\u2028")
 
@@ -64,7 +64,7 @@ def test_a_deadline_is_any_number_of_at_least_one(number: float, seconds: float)
     assert decode_request(line(timeout_ms=number)).timeout_s == seconds
 
 
-def test_half_a_character_becomes_a_whole_one() -> None:
+def test_a_lone_surrogate_becomes_a_replacement_character() -> None:
     asked = decode_request(b'{"request_id":"r\\ud800","session_id":"s","prompt":"a\\udc00b \\ud83d\\ude00"}')
     assert (asked.ids.request_id, asked.prompt) == ("r\ufffd", "a\ufffdb 😀")
 
@@ -105,7 +105,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("given", "ids", "reason"), REFUSED.values(), ids=REFUSED)
-def test_what_is_no_request_is_refused_with_the_ids_that_can_be_read(given: bytes, ids: Ids, reason: str) -> None:
+def test_an_invalid_request_is_refused_with_the_readable_ids(given: bytes, ids: Ids, reason: str) -> None:
     with pytest.raises(Refused) as caught:
         decode_request(given)
     assert caught.value.ids == ids
@@ -135,12 +135,12 @@ def test_a_failure_is_written_as_in_the_protocol() -> None:
     )
 
 
-def test_half_a_character_is_not_written() -> None:
+def test_a_lone_surrogate_is_not_written() -> None:
     written = json.loads(encode_response(Ids("r", "s").success("a\ud800b", replayed=True)))
     assert (written["text"], written["replayed"]) == ("a\ufffdb", True)
 
 
-def test_an_event_is_written_with_whose_it_is() -> None:
+def test_an_event_is_written_with_its_request_and_session() -> None:
     written = encode_event(EventLine("r", 3, TextDelta("hi")))
     assert written == b'{"type":"event","request_id":"r","seq":3,"event":{"type":"text_delta","delta":"hi"}}\n'
 
@@ -173,5 +173,5 @@ CODES: list[tuple[Exception, str]] = [
 
 
 @pytest.mark.parametrize(("problem", "code"), CODES, ids=repr)
-def test_a_failure_has_the_code_of_its_status_or_its_type(problem: Exception, code: str) -> None:
+def test_a_failure_has_the_code_of_its_status_or_type(problem: Exception, code: str) -> None:
     assert code_of(problem) == code

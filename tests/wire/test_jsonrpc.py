@@ -91,7 +91,7 @@ def test_the_first_line_of_the_published_quick_test_is_a_request() -> None:
 
 
 @pytest.mark.parametrize("frame_id", IDS)
-def test_an_id_is_echoed_as_it_was_written(frame_id: bytes) -> None:
+def test_an_id_is_echoed_verbatim(frame_id: bytes) -> None:
     asked = request(b'{"id": %s ,"jsonrpc":"2.0","method":"x"}' % frame_id)
     assert asked.id is not None
     assert jsonrpc.encode_result(asked.id, {}) == b'{"jsonrpc":"2.0","result":{},"id":%s}\n' % frame_id
@@ -107,7 +107,7 @@ def test_missing_parameters_are_none(given: bytes) -> None:
     assert request(b'{"jsonrpc":"2.0","method":"x"%s}' % given).params == msgspec.Raw(b"{}")
 
 
-def test_an_array_of_parameters_is_left_to_whoever_reads_them() -> None:
+def test_an_array_of_parameters_is_left_to_the_method() -> None:
     assert request(b'{"jsonrpc":"2.0","method":"x","params":[1]}').params == msgspec.Raw(b"[1]")
 
 
@@ -117,7 +117,7 @@ def test_of_a_repeated_key_the_last_counts_and_unknown_ones_do_not() -> None:
 
 
 @pytest.mark.parametrize(("line", "code", "frame_id"), HOSTILE, ids=lambda value: repr(value)[:40])
-def test_what_is_no_message_is_answered_with_an_error(line: bytes, code: int, frame_id: bytes) -> None:
+def test_an_invalid_message_is_answered_with_an_error(line: bytes, code: int, frame_id: bytes) -> None:
     said = decode(line)
     assert isinstance(said, Bad)
     assert (said.code, said.id) == (code, msgspec.Raw(frame_id))
@@ -137,7 +137,7 @@ def test_an_answer_has_a_result_or_an_error() -> None:
 
 
 @pytest.mark.parametrize("line", DROPPED)
-def test_an_answer_that_is_none_is_dropped(line: bytes) -> None:
+def test_an_invalid_answer_is_dropped(line: bytes) -> None:
     assert decode(line) is None
 
 
@@ -155,7 +155,7 @@ def test_lines_have_their_keys_in_the_usual_order() -> None:
     assert jsonrpc.encode_request("m", {}, "a") == b'{"jsonrpc":"2.0","method":"m","params":{},"id":"a"}\n'
 
 
-def test_what_we_write_is_json_for_the_strictest_reader() -> None:
+def test_every_written_line_is_json_for_the_strictest_reader() -> None:
     line = jsonrpc.encode_result(jsonrpc.NULL, {"a": "\ud800", "b": float("nan"), "c": float("inf")})
     assert line == '{"jsonrpc":"2.0","result":{"a":"\ufffd","b":null,"c":null},"id":null}\n'.encode()
 
@@ -177,7 +177,7 @@ def test_every_object_is_read_or_answered(fields: dict[str, Any]) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.text(), json_values, st.integers(-(2**63), 2**63) | st.text())
-def test_what_a_client_writes_is_what_we_read(method: str, params: Any, frame_id: int | str) -> None:
+def test_a_client_s_lines_are_read_as_written(method: str, params: Any, frame_id: int | str) -> None:
     params = {"value": params}
     line = jsonrpc.encode_request(method, params, frame_id)
     [whole] = LineSplitter().feed(line)

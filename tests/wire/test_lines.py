@@ -33,7 +33,7 @@ def test_chunks_make_no_difference(stream: bytes, data: st.DataObject) -> None:
 
 
 @given(stream=STREAMS)
-def test_lines_are_what_stands_between_line_feeds(stream: bytes) -> None:
+def test_lines_are_separated_by_line_feeds(stream: bytes) -> None:
     pieces = (piece.removesuffix(b"\r") for piece in stream.split(b"\n"))
     kept = [piece for piece in pieces if piece.strip()]
     expected = [TooLong(LIMIT) if len(piece) > LIMIT else piece for piece in kept]
@@ -46,7 +46,7 @@ def test_only_a_line_feed_ends_a_line(character: str) -> None:
     assert lines_of(line + b"\n" + line) == [line, line]
 
 
-def test_one_carriage_return_is_dropped_and_no_more() -> None:
+def test_only_one_carriage_return_is_dropped() -> None:
     assert lines_of(b"a\r\nb\r\r\n\r\n") == [b"a", b"b\r"]
 
 
@@ -66,7 +66,7 @@ def test_a_line_that_is_too_long_is_reported_once_and_as_soon_as_it_is_known() -
     assert splitter.feed(b"z\nnext\n") == [b"next"]
 
 
-def test_what_is_thrown_away_is_not_kept() -> None:
+def test_discarded_bytes_are_not_kept() -> None:
     splitter = LineSplitter(max_line_bytes=LIMIT)
     for _ in range(100):
         splitter.feed(b"x" * 1000)

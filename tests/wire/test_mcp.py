@@ -20,10 +20,10 @@ from zot.wire.mcp import (
     ClientBroken,
     ClientEvent,
     ClientState,
+    ListChanged,
     McpClient,
     Noted,
     ServerReady,
-    ToolsChanged,
     ToSend,
     decode_line,
 )
@@ -35,7 +35,7 @@ def receive(client: McpClient, **message: Any) -> list[ClientEvent]:
 
 def ready(revision: str = STATELESS) -> McpClient:
     client = McpClient("file:///here", revision=revision if revision != STATELESS else "")
-    first = json.loads(client.start())
+    first = json.loads(client.start().data)
     result = {"supportedVersions": [STATELESS]} if revision == STATELESS else {"protocolVersion": revision}
     events = receive(client, id=first["id"], result=result)
     assert events[-1] == ServerReady(revision)
@@ -50,27 +50,29 @@ def test_a_newer_server_is_discovered() -> None:
                                     {"result": 7}])  # fmt: skip
 def test_an_older_server_is_initialized(answer: dict[str, Any]) -> None:
     client = McpClient("file:///here")
-    first = json.loads(client.start())
+    first = json.loads(client.start().data)
     assert first["method"] == "server/discover"
     sent = receive(client, id=first["id"], **answer)[-1]
     assert isinstance(sent, ToSend)
-    assert json.loads(sent.data)["method"] == "initialize"
-    events = receive(client, id=json.loads(sent.data)["id"], result={"protocolVersion": "2025-06-18"})
+    assert json.loads(sent.message.data)["method"] == "initialize"
+    events = receive(client, id=json.loads(sent.message.data)["id"], result={"protocolVersion": "2025-06-18"})
     assert events[-1] == ServerReady("2025-06-18")
 
 
 def test_a_late_description_counts_while_the_handshake_is_unanswered() -> None:
     client = McpClient("file:///here")
-    first = json.loads(client.start())
-    assert json.loads(client.undiscovered())["method"] == "initialize"
+    first = json.loads(client.start().data)
+    handshake = client.undiscovered()
+    assert handshake is not None
+    assert json.loads(handshake.data)["method"] == "initialize"
     assert receive(client, id=first["id"], result={"supportedVersions": [STATELESS]}) == [ServerReady(STATELESS)]
-    assert client.undiscovered() == b""
+    assert client.undiscovered() is None
 
 
 @pytest.mark.parametrize("version", ["1999-01-01", STATELESS, ""])
 def test_a_revision_that_is_not_known_breaks_the_connection(version: str) -> None:
     client = McpClient("file:///here", revision=WITH_HANDSHAKE)
-    first = json.loads(client.start())
+    first = json.loads(client.start().data)
     [event] = receive(client, id=first["id"], result={"protocolVersion": version})
     assert isinstance(event, ClientBroken)
     with pytest.raises(ProtocolError, match="broken"):
@@ -80,8 +82,8 @@ def test_a_revision_that_is_not_known_breaks_the_connection(version: str) -> Non
 def test_only_newer_requests_carry_version_and_capabilities() -> None:
     _, new = ready().request("tools/list", {})
     _, old = ready(WITH_HANDSHAKE).request("tools/list", {})
-    assert json.loads(new)["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] == STATELESS
-    assert [*json.loads(old)["params"]["_meta"]] == ["progressToken"]
+    assert json.loads(new.data)["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] == STATELESS
+    assert [*json.loads(old.data)["params"]["_meta"]] == ["progressToken"]
 
 
 def test_an_answer_reaches_its_request_once() -> None:
@@ -103,8 +105,10 @@ def test_an_error_is_one_short_printable_line() -> None:
 def test_a_cancelled_request_is_no_longer_open() -> None:
     client = ready()
     number, _ = client.request("tools/call", {})
-    assert json.loads(client.cancel(number, "why"))["params"]["requestId"] == number
-    assert client.cancel(number, "why") == b""
+    cancelled = client.cancel(number, "why")
+    assert cancelled is not None
+    assert json.loads(cancelled[1].data)["params"]["requestId"] == cancelled[0] == number
+    assert client.cancel(number, "why") is None
     assert isinstance(receive(client, id=number, result={})[0], Noted)
 
 
@@ -115,7 +119,7 @@ def test_progress_counts_for_open_requests_only() -> None:
     assert receive(client, **about, params={"progressToken": number, "message": "x"}) == [CallProgress(number, "x")]
     assert receive(client, **about, params={"progressToken": 99}) == []
     assert isinstance(receive(client, **about, params={})[0], Noted)
-    assert receive(client, method="notifications/tools/list_changed") == [ToolsChanged()]
+    assert receive(client, method="notifications/tools/list_changed") == [ListChanged("tools")]
 
 
 def test_messages_that_answer_nothing_are_counted() -> None:

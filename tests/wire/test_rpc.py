@@ -19,6 +19,8 @@ from zot.events import (
     Done,
     ExtNotify,
     ExtWaiting,
+    QuestionAnswer,
+    QuestionRequest,
     Retry,
     TextDelta,
     ThinkingDelta,
@@ -78,7 +80,7 @@ def test_any_line_is_a_command_or_a_protocol_error_and_can_be_answered(line: byt
 
 
 @given(frame_id=st.text(st.characters(exclude_categories=["Cs"])) | st.integers(-(2**63), 2**64 - 1))
-def test_an_id_comes_back_as_it_was(frame_id: str | int) -> None:
+def test_an_id_is_returned_unchanged(frame_id: str | int) -> None:
     line = json.dumps({"type": "ping", "id": frame_id}).encode()
     answer = json.loads(succeed(rpc.decode_command(line)))
     assert answer.get("id", "") == frame_id
@@ -135,13 +137,13 @@ def test_an_id_is_echoed_verbatim_and_an_empty_one_is_none(raw: str, echoed: str
         (b'{"id":31,"type":"approve","request":1}', b"31", "approve"),
     ],
 )
-def test_what_is_no_command_is_refused_with_what_could_be_read(line: bytes, frame_id: bytes, frame_type: str) -> None:
+def test_an_invalid_command_is_refused_with_the_readable_part(line: bytes, frame_id: bytes, frame_type: str) -> None:
     reason, *read = refused(line)
     assert read == [frame_id, frame_type]
     assert reason
 
 
-def test_a_refusal_says_what_is_wrong_in_words() -> None:
+def test_a_refusal_explains_the_error_in_words() -> None:
     assert refused(b"\xef\xbb\xbf{}")[0] == "not a JSON object: the line begins with a byte order mark"
     assert refused(b'{"type":"ping","x":"\xff"}')[0] == "ping: invalid UTF-8 at byte 20"
     assert refused(b'{"type":"prompt","message":"\\ud83d"}')[0] == ("prompt: unpaired surrogate escape")
@@ -196,26 +198,28 @@ GATED: list[tuple[str, AgentEvent]] = [
     ("thinking", ThinkingDelta("hm")),
     ("retries", Retry("busy", 1, 500)),
     ("approvals", ApprovalRequest("1", "bash", {}, "run it", "2026-01-01T00:00:00.000Z")),
+    ("questions", QuestionRequest("1", "mcp:x", "who?", "2026-01-01T00:00:00.000Z")),
+    ("questions", QuestionAnswer("1", "accept")),
     ("extensions", ExtNotify("x", "info", "hello")),
     ("extensions", ExtWaiting("x", "start", "2026-07-14T12:00:00.000Z")),
 ]
 
 
 @pytest.mark.parametrize(("feature", "event"), GATED)
-def test_an_event_that_came_later_is_told_to_who_asked_for_it(feature: str, event: AgentEvent) -> None:
+def test_a_newer_event_is_sent_on_request(feature: str, event: AgentEvent) -> None:
     others = {name for name, _ in GATED} - {feature}
     assert told([TurnStart(1), event, Done()], *others) == told([TurnStart(1), Done()])
     assert told([event], feature) == [json.loads(encode(event))]
 
 
-def test_an_answer_is_told_to_nobody_in_version_1() -> None:
+def test_events_about_answers_are_not_sent_in_version_1() -> None:
     everything = [name for name, _ in GATED]
     assert told([TurnStart(1), ApprovalAnswer("1", "reject", "alice"), Done()], *everything) == told(
         [TurnStart(1), Done()]
     )
 
 
-def test_numbers_are_contiguous_over_what_is_told() -> None:
+def test_numbers_are_contiguous_over_sent_events() -> None:
     encoder = EventEncoder()
     first = encoder.lines([TurnStart(1), ThinkingDelta("hm"), TextDelta("a")], frozenset({"seq"}), run=7)
     second = encoder.lines([Done()], frozenset({"seq"}), run=7)
@@ -226,7 +230,7 @@ def test_numbers_are_contiguous_over_what_is_told() -> None:
     )
 
 
-def test_an_unknown_price_is_zero_unless_a_client_wants_to_know() -> None:
+def test_an_unknown_price_is_zero_unless_a_client_asks_for_null() -> None:
     [plain] = told([usage(UNPRICED)])
     [precise] = told([usage(UNPRICED)], "prices")
     assert plain.keys() == told([usage(PRICED)], "prices")[0].keys()
@@ -242,7 +246,7 @@ def test_the_type_comes_first() -> None:
 
 
 @given(text=st.text(st.characters()))
-def test_what_is_written_is_one_line_of_strict_json(text: str) -> None:
+def test_every_written_line_is_strict_json(text: str) -> None:
     line = EventEncoder().lines([TextDelta(text)], frozenset(), run=1)
     assert line.count(b"\n") == 1
     shown = json.loads(line.decode())["delta"]
@@ -257,7 +261,7 @@ def test_a_lone_surrogate_becomes_a_replacement_character_and_a_pair_one_charact
 
 
 @pytest.mark.parametrize("event", [TurnStart(1), TextDelta("a\u2028b"), usage(PRICED), Done(), TurnEnd("aborted")])
-def test_a_line_reads_back_as_the_event_it_was(event: AgentEvent) -> None:
+def test_a_line_decodes_to_its_event(event: AgentEvent) -> None:
     assert decode(EventEncoder().lines([event], frozenset(), run=1)) == event
 
 
@@ -268,7 +272,7 @@ def greeting(token: str = "") -> Greeting:
     return Greeting(version="1.2", provider="lab", model=lambda: "lab-1", token=token)
 
 
-def test_hello_says_who_we_are() -> None:
+def test_hello_names_product_and_version() -> None:
     assert json.loads(greeting().answer(Hello(id=msgspec.Raw(b"0")))) == {
         "type": "response",
         "id": 0,
@@ -278,7 +282,7 @@ def test_hello_says_who_we_are() -> None:
     }
 
 
-def test_features_we_do_not_have_are_ignored() -> None:
+def test_unknown_features_are_ignored() -> None:
     hello = Hello(features=("seq", "teleport", "thinking"))
     door = greeting()
     assert json.loads(door.answer(hello))["data"]["features"] == ["seq", "thinking"]
@@ -295,13 +299,13 @@ def test_a_second_hello_changes_the_features_only_if_it_names_some() -> None:
 
 
 @pytest.mark.parametrize("command", [Hello(), Hello(token=""), Hello(token="s3cre"), Hello(token="s3cret\0"), Ping()])
-def test_a_door_with_a_token_stays_shut_without_it(command: rpc.AnyCommand) -> None:
+def test_a_connection_without_its_token_stays_locked(command: rpc.AnyCommand) -> None:
     door = greeting("s3cret")
     assert door.refusal(command)
     assert door.locked
 
 
-def test_the_right_token_opens_the_door_for_good() -> None:
+def test_the_right_token_unlocks_the_connection_permanently() -> None:
     door = greeting("s3crét \ud800")
     assert door.refusal(Hello(token="s3crét \ud800")) is None
     assert not door.locked
@@ -310,11 +314,11 @@ def test_the_right_token_opens_the_door_for_good() -> None:
 
 
 @pytest.mark.parametrize("line", [b'{"type":"ping","ty\\u0070e":"get_state"}', b'{"\\u0074ype":"ping","type":"ping"}'])
-def test_a_type_that_is_repeated_in_other_letters_is_found(line: bytes) -> None:
+def test_a_type_repeated_in_other_letters_is_found(line: bytes) -> None:
     assert refused(line)[0] == "not a command: the frame has more than one type"
     assert decode_greeting(line) is None
 
 
-def test_escapes_in_a_message_are_no_repeated_type() -> None:
+def test_escapes_in_a_message_are_not_a_repeated_type() -> None:
     command = rpc.decode_command(b'{"type":"prompt","message":"t\\u0079pe \\"type\\""}')
     assert command == rpc.Prompt(message='type "type"')

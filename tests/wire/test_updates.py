@@ -28,6 +28,8 @@ from zot.events import (
     PanelClosed,
     PanelOpened,
     PanelRendered,
+    QuestionAnswer,
+    QuestionRequest,
     Reconfigured,
     Retry,
     TextDelta,
@@ -120,6 +122,8 @@ UNSAID: list[AgentEvent] = [
     PanelRendered("todo", "p", "T", ()),
     PanelClosed("todo", "p"),
     Error("no"),
+    QuestionRequest("question_1_1", "mcp:x", "who?", NOON),
+    QuestionAnswer("question_1_1", "accept"),
 ]
 
 
@@ -153,11 +157,11 @@ def ending(*happened: AgentEvent) -> TurnSummary:
     return TurnSummary.of(run)
 
 
-def test_there_is_an_example_of_every_event() -> None:
+def test_every_event_has_an_example() -> None:
     assert {type(event) for event in (*RUN, *UNSAID)} == {*typing.get_args(events.AgentEvent)}
 
 
-def test_the_lines_are_those_that_were_published_and_their_number() -> None:
+def test_the_lines_are_the_published_ones_with_their_numbers() -> None:
     lines = client().lines(7, [TextDelta("Hello"), ToolCall("tc_1", "bash", {"command": "ls"})])
     assert lines == (
         b'{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","type":"agent_message_chunk",'
@@ -167,30 +171,30 @@ def test_the_lines_are_those_that_were_published_and_their_number() -> None:
     )
 
 
-def test_a_run_is_heard_as_updates_with_the_numbers_of_its_events() -> None:
+def test_a_run_becomes_updates_with_the_numbers_of_its_events() -> None:
     assert heard(client().lines(10, RUN)) == HEARD
 
 
-def test_a_client_that_spells_otherwise_hears_the_same() -> None:
+def test_a_client_with_another_spelling_gets_the_same_updates() -> None:
     assert heard(client(Dialect.SNAKE).lines(10, RUN)) == [snaked(update) for update in HEARD]
 
 
 @pytest.mark.parametrize("dialect", Dialect)
-def test_it_does_not_matter_how_events_are_batched(dialect: Dialect) -> None:
+def test_the_batching_of_events_does_not_matter(dialect: Dialect) -> None:
     one_by_one, whole = client(dialect), client(dialect)
     assert b"".join(one_by_one.lines(10 + n, [event]) for n, event in enumerate(RUN)) == whole.lines(10, RUN)
 
 
 @pytest.mark.parametrize("dialect", Dialect)
 @pytest.mark.parametrize("cut", range(len(RUN)))
-def test_a_client_that_comes_back_hears_the_rest_as_everybody_does(dialect: Dialect, cut: int) -> None:
+def test_a_reconnecting_client_gets_the_rest_like_the_others(dialect: Dialect, cut: int) -> None:
     back, whole = client(dialect), client(dialect)
     back.skip(RUN[:cut])
     before = client(dialect).lines(10, RUN[:cut])
     assert before + back.lines(10 + cut, RUN[cut:]) == whole.lines(10, RUN)
 
 
-def test_who_asked_for_events_hears_every_event_as_it_is() -> None:
+def test_a_client_that_asked_for_events_gets_every_event_unchanged() -> None:
     updates = client(Dialect.EVENTS)
     assert heard(updates.lines(10, RUN)) == [
         {"type": "event", "event": json.loads(encode(event)), "seq": 10 + n} for n, event in enumerate(RUN)
@@ -201,7 +205,7 @@ def test_who_asked_for_events_hears_every_event_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("dialect", [Dialect.CAMEL, Dialect.SNAKE])
-def test_of_what_is_not_recorded_only_the_end_of_a_turn_is_said(dialect: Dialect) -> None:
+def test_of_unrecorded_events_only_the_end_of_a_turn_is_sent(dialect: Dialect) -> None:
     updates = client(dialect)
     assert updates.lines(0, [*UNSAID, *RUN[:-1], TextDelta("x"), ThinkingDelta("y")]) == b""
     [end] = heard(
@@ -211,12 +215,12 @@ def test_of_what_is_not_recorded_only_the_end_of_a_turn_is_said(dialect: Dialect
     assert (end["type"], end["outcome"], end["content"]) == ("turn_complete", "failed", "the disk is full")
 
 
-def test_what_is_not_for_clients_is_not_said() -> None:
+def test_internal_events_are_not_sent() -> None:
     assert client().lines(1, UNSAID) == b""
 
 
 @pytest.mark.parametrize("dialect", Dialect)
-def test_half_characters_and_line_separators_do_not_break_a_line(dialect: Dialect) -> None:
+def test_lone_surrogates_and_line_separators_do_not_break_a_line(dialect: Dialect) -> None:
     strange: list[AgentEvent] = [
         TextDelta("a\ud800b\u2028"),
         ThinkingDelta("\udc00"),
@@ -238,7 +242,7 @@ def test_text_is_the_same_alone_and_among_others_whatever_the_session_is_called(
     assert [one["text"] for one in said] == ["100 %", "%s\n", "\u2028", "", "\ufffd"]
 
 
-def test_a_call_whose_arguments_are_no_object_has_null() -> None:
+def test_a_call_whose_arguments_are_not_an_object_has_null() -> None:
     assert heard(client().lines(1, [ToolCall("c", "t", None)]))[0]["rawInput"] is None
 
 
@@ -311,7 +315,7 @@ ENDINGS: list[tuple[str, Sequence[AgentEvent], tuple[str, str, str, str], str]] 
 @pytest.mark.parametrize(
     ("happened", "expected", "shown"), [row[1:] for row in ENDINGS], ids=[row[0] for row in ENDINGS]
 )
-def test_how_a_turn_ended_is_told(
+def test_the_end_of_a_turn_is_sent(
     happened: Sequence[AgentEvent], expected: tuple[str, str, str, str], shown: str
 ) -> None:
     summary = ending(*happened)
@@ -343,7 +347,7 @@ def test_a_turn_that_failed_in_the_middle_of_a_message_has_the_text_that_arrived
     assert ending(*said("before"), *failed, *said("after"), TurnEnd("end_turn")).content == "after"
 
 
-def test_the_next_turn_begins_with_nothing() -> None:
+def test_the_next_turn_begins_empty() -> None:
     updates = client()
     failed = [*said("H"), TurnEnd("error", "gone"), Error("gone"), Done()]
     updates.lines(1, failed)
@@ -351,13 +355,13 @@ def test_the_next_turn_begins_with_nothing() -> None:
     assert (end["outcome"], end["content"]) == ("completed", "Hi")
 
 
-def test_a_prompt_is_answered_with_the_same() -> None:
+def test_a_prompt_is_answered_with_the_same_outcome() -> None:
     reply = ending(*said("Hi"), *said("Ho"), TurnEnd("end_turn")).reply("s1")
     assert (reply.session_id, reply.stop_reason, reply.content, reply.usage.input) == ("s1", "end_turn", "Ho", 2)
     assert ending(*said("H"), TurnEnd("aborted")).reply("s1").stop_reason == "cancelled"
 
 
-def test_a_prompt_whose_turn_failed_is_answered_with_an_error_that_has_what_was_said() -> None:
+def test_a_prompt_whose_turn_failed_is_answered_with_an_error_with_the_text_so_far() -> None:
     with pytest.raises(RpcError) as caught:
         ending(*said("H"), TurnEnd("error", "gone"), Error("gone")).reply("s1")
     assert isinstance(caught.value, AgentError)

@@ -22,14 +22,16 @@ from zot.config.policy import (
     Policy,
     SeveralSubjects,
     Subject,
+    possible_names,
     subject_of,
 )
+from zot.encoding import standard_json
 from zot.errors import UserError
 from zot.events import ApprovalAnswer, ApprovalRequest, Decision, Undecided, UserMessage
 from zot.messages import CallBlock, timestamp
 from zot.run_summary import BlockedCall
 from zot.store import PermissionGranted, Row
-from zot.text import has_surrogate, printable_line
+from zot.text import exact_line, has_surrogate, printable_line
 
 log = logging.getLogger("zot")
 
@@ -86,7 +88,7 @@ class Approvals:
         if self.policy.allows_all:
             return None
         subject = subject_of(args, self._cwd, call.name)
-        match self.policy.action(call.name, subject):
+        match self.policy.action(call.name, subject, possible_names(args, self._cwd, call.name)):
             case "allow":
                 return None
             case "deny":
@@ -137,10 +139,10 @@ class Approvals:
 
 
 def summarise(tool: str, args: dict[str, Any], subject: Subject) -> str:
-    """Return a one-line summary of a call for a person, with the real path."""
+    """Return a one-line summary of a call for a person, with the real path. What cannot be seen is escaped."""
     replaces = tool == "write" and isinstance(subject, PathSubject) and os.path.lexists(subject.real)
     loss = ", replacing the existing file" if replaces else ""
-    return printable_line(f"{tool}: {describe(args, subject)}{loss}", _MAX_SUMMARY)
+    return exact_line(f"{tool}: {describe(args, subject)}{loss}", _MAX_SUMMARY)
 
 
 def describe(args: dict[str, Any], subject: Subject) -> str:
@@ -185,9 +187,8 @@ def _exactly(tool: str, args: dict[str, Any], subject: Subject) -> PermissionGra
 
 def _written(args: dict[str, Any]) -> str:
     """Return a canonical text of ``args``."""
-    import json  # Imported lazily: rarely needed. msgspec cannot encode lone surrogates.
-
-    return json.dumps(args, sort_keys=True, ensure_ascii=False)
+    text: str = standard_json().dumps(args, sort_keys=True, ensure_ascii=False)
+    return text
 
 
 class WaitingForApproval(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from zot.store import GuardSet, PermissionGranted
 from zot.tools.base import Tool
 
 if TYPE_CHECKING:
-    from zot.panels import CommandAnswer, CommandInfo, SessionPanels
+    from zot.panels import CommandAnswer, CommandInfo, ExtensionInfo, SessionPanels
 
 
 class CallDecision(msgspec.Struct, frozen=True):
@@ -57,6 +57,9 @@ class Extensions(Protocol):
 
     async def close(self) -> None:
         """Stop the extensions. Idempotent."""
+
+    def listed(self) -> Sequence[ExtensionInfo]:
+        """Return the extensions with their states, in order, also those that do not run."""
 
     def commands(self) -> Sequence[CommandInfo]:
         """Return the commands available now."""
@@ -157,6 +160,9 @@ class NoExtensions:
 
     async def close(self) -> None:
         return
+
+    def listed(self) -> Sequence[ExtensionInfo]:
+        return ()
 
     def commands(self) -> Sequence[CommandInfo]:
         return ()

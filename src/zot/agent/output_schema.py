@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -121,44 +122,50 @@ class Expected:
         return list(islice(self._found(value, answer), _MAX_PROBLEMS))
 
     def _found(self, value: Any, answer: str) -> Iterator[str]:
-        from jsonschema_rs import ValidationError  # Imported lazily: an extra.
-
         if len(answer) * self._expansion <= _MAX_WORK:
             for error in self._validator.iter_errors(value):
                 yield from _worded(error, "$")
             return
         try:
             self._validator.validate(value)
-        except ValidationError as error:
+        except _library().ValidationError as error:
             yield from _worded(error, "$")
 
 
-def _compiled(schema: Schema) -> Draft202012Validator:
-    try:  # Imported lazily: an extra.
-        from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
+def _library() -> ModuleType:
+    """Return the validator's package, an extra. Raise ConfigError if it is not installed."""
+    try:
+        import jsonschema_rs  # Imported lazily: an extra.
     except ImportError:
         raise ExtraMissing("an output schema needs the package jsonschema-rs", "schema") from None
+    return jsonschema_rs
+
+
+def _compiled(schema: Schema) -> Draft202012Validator:
+    library = _library()
     try:
         # A wrong keyword also makes its parents wrong: the deepest place is the one to name.
         wrong = max(
-            Draft202012Validator(_STRICT_DRAFT, mask="it", offline=True).iter_errors(schema),
+            library.Draft202012Validator(_STRICT_DRAFT, mask="it", offline=True).iter_errors(schema),
             key=lambda error: len(error.instance_path),
             default=None,
         )
         if wrong is not None:
             raise ConfigError(next(_worded(wrong, "#")))
-        options = RegexOptions(size_limit=_MAX_PATTERN_BYTES, dfa_size_limit=_MAX_PATTERN_BYTES)
-        return Draft202012Validator(schema, mask="it", offline=True, pattern_options=options, validate_formats=False)
-    except ValidationError as error:
+        options = library.RegexOptions(size_limit=_MAX_PATTERN_BYTES, dfa_size_limit=_MAX_PATTERN_BYTES)
+        made: Draft202012Validator = library.Draft202012Validator(
+            schema, mask="it", offline=True, pattern_options=options, validate_formats=False
+        )
+    except library.ValidationError as error:
         raise ConfigError(next(_worded(error, "#"))) from None
     except ValueError as problem:  # The library's own limit of nesting, or a lone surrogate.
         raise ConfigError(str(problem)) from None
+    return made
 
 
 def _worded(error: ValidationError, root: str) -> Iterator[str]:
     """Yield the problems of one error, each with its place below ``root``: `$` in an answer, `#` in a schema."""
-    from jsonschema_rs import ValidationErrorKind as Kind
-
+    Kind = _library().ValidationErrorKind
     kind, place = error.kind, _place(root, error.instance_path)
     if isinstance(kind, Kind.AdditionalProperties | Kind.UnevaluatedProperties):
         what = "which is not allowed" if root == "$" else "an unknown keyword"
@@ -174,8 +181,7 @@ def _worded(error: ValidationError, root: str) -> Iterator[str]:
 
 
 def _reason(error: ValidationError) -> str:
-    from jsonschema_rs import ValidationErrorKind as Kind  # Imported lazily: an extra.
-
+    Kind = _library().ValidationErrorKind
     match error.kind:
         case Kind.FalseSchema():
             return "nothing is allowed here"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -56,6 +56,9 @@ from zot.run_summary import BlockedCall
 from zot.store import CallStarted, Change, FileChanged, MessageAdded, MessagesReplaced, Store
 from zot.tools.base import CallReporter, Output
 
+if TYPE_CHECKING:
+    from zot.questions import Question, QuestionReply
+
 ABORTED_RESULT = "aborted before it finished"
 
 
@@ -84,6 +87,12 @@ class Recorder(Protocol):
         """Wait until the subscribers that must not miss events have caught up."""
 
 
+class AskUser(Protocol):
+    """Asks the user a question of a tool call."""
+
+    async def __call__(self, run: Run, question: Question, call: str) -> QuestionReply: ...
+
+
 class RunPhase(enum.Enum):
     """Phase of a run; ending it depends on this."""
 
@@ -105,8 +114,17 @@ class ReplyText(enum.Enum):
 class Run:
     """The events and transcript changes of one prompt or compact."""
 
-    def __init__(self, recorder: Recorder, *, owners: tuple[str, ...] = (), now: Callable[[], str] = timestamp) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        *,
+        owners: tuple[str, ...] = (),
+        now: Callable[[], str] = timestamp,
+        ask: AskUser | None = None,
+    ) -> None:
+        """``ask`` asks the user a question of a tool call; without it no user can be asked."""
         self.recorder = recorder
+        self.ask = ask
         #: Keys of the processes its tools leave running: the session's, and its own.
         self.owners = owners
         self.now = now
@@ -323,12 +341,24 @@ class Run:
             self.result(call, (TextBlock(self.last_words.pop(call.id, text)),), is_error=True)
 
 
-class RecordedCall(CallReporter):
-    """Records and shows the reports of one ``call`` of a ``run``."""
+class QuietCall(CallReporter):
+    """Passes on the questions of one ``call`` of a ``run``. It runs beside others, so its progress is not shown."""
 
     def __init__(self, run: Run, call: CallBlock) -> None:
         self._run = run
         self._call = call
+
+    async def ask(self, question: Question) -> QuestionReply:
+        if self._run.ask is None:
+            return await super().ask(question)
+        return await self._run.ask(self._run, question, self._call.id)
+
+
+class RecordedCall(QuietCall):
+    """Records and shows the reports of one ``call`` of a ``run``."""
+
+    def __init__(self, run: Run, call: CallBlock) -> None:
+        super().__init__(run, call)
         self.keeps_changes = run.recorder.store.keeps
 
     async def progress(self, text: str) -> None:

@@ -124,12 +124,13 @@ class Client:
         reconnect_s: float = RECONNECT_S,
         answer_s: float = ANSWER_S,
         settle_s: float = SETTLE_S,
+        questions: bool = False,
     ) -> None:
         self._opening = opening
         self._reconnect_s = reconnect_s
         self._answer_s = answer_s
         self._settle_s = settle_s
-        self._peer = DaemonPeer(name="zot", version=__version__)
+        self._peer = DaemonPeer(name="zot", version=__version__, questions=questions)
         self._owner: asyncio.Task[None] | None = None
         self._problem: AgentError | None = None
         self._refusal: AgentError | None = None
@@ -154,11 +155,13 @@ class Client:
         answer_s: float = ANSWER_S,
         settle_s: float = SETTLE_S,
         wait_s: float = 0.0,
+        questions: bool = False,
         env: Mapping[str, str] = os.environ,
     ) -> Client:
         """Return a client of the daemon at ``socket``, at ``url`` (a WebSocket), or at the default endpoint.
 
-        ``wait_s`` is how long a local daemon that was just started may take to listen.
+        ``wait_s`` is how long a local daemon that was just started may take to listen. With ``questions``, this client
+        answers the questions of tools (`ClientSession.answer`).
         Raise ConfigError if there is no endpoint to try.
         """
         if url is not None and socket is not None:
@@ -179,7 +182,7 @@ class Client:
 
         path = "" if url is not None else find_socket(env, socket=socket, config_dir=config_dir)
         opening = open_local if url is None else open_web
-        return cls(opening, reconnect_s=reconnect_s, answer_s=answer_s, settle_s=settle_s)
+        return cls(opening, reconnect_s=reconnect_s, answer_s=answer_s, settle_s=settle_s, questions=questions)
 
     async def __aenter__(self) -> Self:
         """Connect and call `initialize`. Raise ConnectionLost if no daemon is there or starting."""

@@ -9,11 +9,13 @@ import pwd
 import socket
 import stat
 import struct
+import sys
 import time
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from zot.config.paths import SANDBOX_MARK
 from zot.errors import ConfigError, DaemonRunning
 from zot.files import open_private, try_lock
 
@@ -68,6 +70,31 @@ def admits(peer: PeerCredentials, *, us: int | None = None) -> bool:
     Only that user may, not even root: root can switch to that user, and the log then shows which user it was.
     """
     return peer.uid == (os.geteuid() if us is None else us)
+
+
+def is_confined(peer: PeerCredentials) -> bool:
+    """True if a peer is in a sandbox of zot, or may have been: a process that has ended while another uses its socket.
+
+    A sandbox cannot hide a socket whose path its session does not know. Processes of our own pid namespace, of
+    containers and those that we cannot see are in none.
+    """
+    if sys.platform != "linux" or peer.pid <= 0:
+        return False
+    try:
+        with open(f"/proc/{peer.pid}/status", "rb") as file:
+            namespaces = next((line.split()[1:] for line in file if line.startswith(b"NSpid:")), [])
+        if len(namespaces) == 1:
+            return False
+        root = os.open(f"/proc/{peer.pid}/root", os.O_PATH | os.O_DIRECTORY)
+    except OSError:
+        return os.path.exists("/proc/self/status")  # Without procfs there are no sandboxes either.
+    try:
+        os.stat(SANDBOX_MARK.lstrip("/"), dir_fd=root)
+    except OSError as problem:
+        return problem.errno != errno.ENOENT
+    finally:
+        os.close(root)
+    return True
 
 
 class Patience:

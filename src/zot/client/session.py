@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from zot.errors import AgentError, RunCancelled
-from zot.events import AgentEvent, ApprovalRequest
+from zot.events import AgentEvent, ApprovalRequest, QuestionRequest
 from zot.messages import ImageBlock
 from zot.wire.daemon_client import Asked, UpdateListener, shown_from
 from zot.wire.daemon_types import (
@@ -27,6 +27,7 @@ from zot.wire.daemon_types import (
     MessagePage,
     Opened,
     PanelTold,
+    QuestionAnswered,
     Rewound,
     State,
     Steered,
@@ -57,10 +58,13 @@ class ClientSession:
         #: The cursor for everything later, including the approval request that was pending then.
         self.opened_at = shown_from(attached)
 
-    def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> ClientTurn:
-        """Send a prompt and return its turn. Dropping the returned turn does not cancel it."""
+    def prompt(self, text: str, images: Sequence[ImageBlock] = (), *, prompt_id: str | None = None) -> ClientTurn:
+        """Send a prompt and return its turn. Dropping the returned turn does not cancel it.
+
+        With a ``prompt_id`` of yours, `take_back` can withdraw it while it waits.
+        """
         self._client.check()
-        prompt_id, arrived = os.urandom(8).hex(), asyncio.Event()
+        prompt_id, arrived = prompt_id or os.urandom(8).hex(), asyncio.Event()
         asked = Asked(prompt_id, text, self._client.peer.following(self.id).cursor, arrived.set)
         self._client.hear(self.id, asked)
         attachments = [_attachment(image) for image in images]
@@ -100,6 +104,16 @@ class ClientSession:
         """
         request_id = request if isinstance(request, str) else request.id
         await self._ask("session/approve", Approved, requestId=request_id, decision=decision)
+
+    async def answer(
+        self, request: QuestionRequest | str, action: str, content: Mapping[str, Any] | None = None
+    ) -> None:
+        """Answer a question of a tool, given itself or by id: accept with the values of its fields, decline or cancel.
+
+        Raise RpcError if it is not open or a value does not fit.
+        """
+        request_id = request if isinstance(request, str) else request.id
+        await self._ask("session/answer", QuestionAnswered, requestId=request_id, action=action, content=content)
 
     async def state(self) -> State:
         """Return a snapshot of the session."""

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from zot.client.client import RECONNECT_S, Client
 from zot.client.session import ClientSession
 from zot.commands.subcommands import FAILED, NOT_RUNNING, absolute_directory, print_note, write
@@ -28,6 +30,8 @@ from zot.events import (
     Done,
     Error,
     ExtNotify,
+    QuestionAnswer,
+    QuestionRequest,
     Retry,
     TextDelta,
     ToolCall,
@@ -39,7 +43,9 @@ from zot.messages import text_of
 from zot.run_summary import CUT_OFF
 from zot.serve.streams import read_chunks
 from zot.text import did_you_mean, escaped, printable, printable_line, shell_word
+from zot.ui.conversation import OpenedConversation
 from zot.ui.readable import match_session_id
+from zot.ui.remote import ClientHome
 from zot.ui.terminal.looks import beyond_summary, until
 from zot.wire.jsonrpc import RpcError
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
@@ -83,6 +89,13 @@ def _line_for(event: AgentEvent) -> str | None:
         case ApprovalRequest(summary=summary):
             lines = [f"    {line}\n" for line in beyond_summary(event)]
             return f"{''.join(lines)}? {printable(summary)} -- /approve or /reject, until {until(event)}"
+        case QuestionRequest(origin=origin, message=message, fields=fields, url=url):
+            wants = " JSON" if fields else ""
+            lines = [f"    {printable_line(encode(field).decode(), _WIDTH)}\n" for field in fields]
+            asks = f"{printable(message)}{f' ({printable(url)})' if url else ''}"
+            return f"{''.join(lines)}? {printable(origin)} asks: {asks} -- /answer{wants} or /decline"
+        case QuestionAnswer(action=action, by=by):
+            return f"? {action}{f' by {printable(by)}' if by else ''}"
         case ApprovalAnswer(decision=decision, by=by):
             return f"? {decision}{f' by {printable(by)}' if by else ''}"
         case Error(message=message):
@@ -121,6 +134,8 @@ the beginning of an id is enough. When the input ends, attach waits for the runn
   /cancel             cancel the running turn
   /approve [always]   approve the tool call that waits
   /reject             reject it
+  /answer [JSON]      answer the question of a tool, with the values of its fields
+  /decline            decline it
   /quit               leave; the run continues
   /NAME WORDS         run an extension's command
   //WORDS             send a prompt that begins with a slash""",
@@ -168,6 +183,7 @@ async def _attach(name: str | None, settings: dict[str, Any]) -> int:
         config_dir=settings.get("config_dir"),
         reconnect_s=patience_s,
         wait_s=settings.get("wait", 0.0),
+        questions=True,
     )
     try:
         await client.__aenter__()
@@ -226,10 +242,6 @@ def _has_screen(settings: dict[str, Any]) -> bool:
 
 async def _on_screen(client: Client, session: ClientSession, settings: dict[str, Any]) -> int:
     """Open the session in the full-screen terminal."""
-    # Imported lazily: a session shown in lines does not need them.
-    from zot.ui.conversation import OpenedConversation
-    from zot.ui.remote import ClientHome
-
     own = _own_home if _shares_home(settings) else None
     home = ClientHome(client, cwd=absolute_directory(None), own=own)
 
@@ -290,6 +302,8 @@ class AttachedSession:
         #: The id of the pending approval; "" if there is none.
         pending = session.opened.pending_approval
         self._question = pending.request_id if pending else ""
+        #: The ids of open questions of tools.
+        self._asked: list[str] = []
         self._turns: set[asyncio.Task[None]] = set()
         #: Sequence numbers of the last event shown, and of the last one to show before the end.
         self._shown = self._due = 0
@@ -332,6 +346,10 @@ class AttachedSession:
                     self._question = event.id
                 elif isinstance(event, ApprovalAnswer):
                     self._question = ""
+                elif isinstance(event, QuestionRequest):
+                    self._asked.append(event.id)
+                elif isinstance(event, QuestionAnswer) and event.id in self._asked:
+                    self._asked.remove(event.id)
                 if text := lines.shown(event):
                     write(text)
                     sys.stdout.flush()
@@ -374,6 +392,8 @@ class AttachedSession:
                     await self._session.cancel()
                 case "/approve" | "/reject":
                     await self._decide(word, rest.strip())
+                case "/answer" | "/decline":
+                    await self._answer(word, rest.strip())
                 case _ if word.startswith("/") and not word.startswith("//"):
                     await self._command(word[1:], rest)
                 case _:
@@ -392,6 +412,17 @@ class AttachedSession:
         allowed = "allow_always" if how == "always" else "allow_once"
         question, self._question = self._question, ""  # The next answer is for the next request.
         await self._session.approve(question, allowed if word == "/approve" else "reject")
+
+    async def _answer(self, word: str, values: str) -> None:
+        while self._patient and not self._asked and self._turns:
+            await self._until_moved()
+        if not self._asked:
+            raise UserError("no question is waiting")
+        try:
+            content: dict[str, Any] = msgspec.json.decode(values or "{}", type=dict[str, Any])
+        except msgspec.MsgspecError as problem:
+            raise UserError(f"the values are no JSON object: {problem}") from None
+        await self._session.answer(self._asked[0], "accept" if word == "/answer" else "decline", content)
 
     async def _until_moved(self) -> None:
         """Wait until an event was shown, or a turn is over."""

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from zot.commands import once, terminal
+from zot.commands.daemon_manage import GROUP
 from zot.commands.subcommands import CommandGroup
 from zot.config import flags
 from zot.config.flags import Choice, Flag, Manual
@@ -70,8 +72,6 @@ def manual_of(command: str) -> Manual | CommandGroup:
 
 def entries() -> Iterator[CompletionEntry]:
     """Return every command with its flags and words: first the flags without a command, then the commands."""
-    from zot.commands import once, terminal  # Imported lazily, as every command: only one that is run is loaded.
-
     flags_of_both = {flag.name: flag for flag in (*once.MANUAL.flags, *terminal.MANUAL.flags)}
     yield CompletionEntry(
         "", "", "", [*flags_of_both.values()], [(name, _summary(manual_of(name))) for name in COMMANDS]
@@ -93,8 +93,6 @@ def entries() -> Iterator[CompletionEntry]:
 
 
 def _daemon_group() -> CommandGroup:
-    from zot.commands.daemon_manage import GROUP  # Imported lazily, as every command.
-
     return GROUP
 
 

@@ -37,6 +37,7 @@ from zot.errors import ConfigError, UsageError, UserError
 from zot.extensions.log import read as read_log
 from zot.files import is_there
 from zot.messages import timestamp
+from zot.serve.daemon.audit import access_path, verify
 from zot.serve.daemon.logs import log_files
 from zot.text import did_you_mean, printable
 from zot.wire.daemon import ROLES
@@ -275,8 +276,6 @@ def audit(request: CommandRequest) -> int:
 
 
 def _verify(path: str, request: CommandRequest) -> int:
-    from zot.serve.daemon.audit import access_path, verify  # Imported lazily: only `audit verify` needs it.
-
     files = log_files(path)
     if not files:
         raise UserError(f"no audit log exists at {path}: no daemon has written one yet")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -32,7 +33,7 @@ from zot.errors import ConfigError, ToolFailed, UserError
 from zot.extensions.log import log_path, read
 from zot.mcp.listing import ToolCache
 from zot.mcp.servers import ManagedServer
-from zot.mcp.sources import McpSource, find_servers, project_file
+from zot.mcp.sources import McpSource, find_servers, project_file, read_project
 from zot.mcp.tool import McpTool
 from zot.messages import TextBlock
 from zot.runtime.check import working_directory
@@ -88,9 +89,7 @@ def _list(request: CommandRequest) -> int:
         cached = cache.get(one.digest) if one.runs else None
         state = "disabled" if not one.enabled else "unusable" if one.problem else "usable"
         tools = None if cached is None else len(cached.tools)
-        rows.append(
-            McpRow(one.name, state, tools, one.argv[0] if one.argv else "", one.origin or "config", one.problem)
-        )
+        rows.append(McpRow(one.name, state, tools, one.label, one.origin or "config", one.problem))
     if request.json:
         for row in rows:
             write_json(row)
@@ -236,15 +235,20 @@ def _write(pieces: Iterable[bytes]) -> None:
 
 def _trust(request: CommandRequest) -> int:
     config = _config(request)
-    path = project_file(working_directory(config.cwd))
-    if not os.path.isfile(path):
-        raise UserError(f"{path}: no such file")
-    _store(config).trust(path)
-    for one in _found(config):
-        if one.origin == path:
-            command = " ".join(one.argv) or one.problem
-            write(f"{one.name}: {printable_line(command, _WIDTH)}\n")
-    write(f"trusted {printable(path)} as it is now; the programs that it names are not checked\n")
+    cwd = working_directory(config.cwd)
+    path, project = project_file(cwd), read_project(config, cwd)
+    if not project.sources:
+        raise UserError(f"{path}: no such file, or it has no servers")
+    if not project.fingerprint:
+        raise UserError(f"{path}: {project.sources[0].problem}")
+    for one in project.sources:
+        what = shlex.join(one.argv) or one.url or one.problem
+        write(f"{one.name}: {printable(what)}\n")
+    covered = {place for one in project.sources for place, state in (one.files or {}).items() if state}
+    for place in sorted(covered):
+        write(f"    with {printable(os.path.relpath(place, cwd))}\n")
+    _store(config).trust_as(path, project.fingerprint)
+    write(f"trusted {printable(path)} as it is now, and the files of the project that its command lines name\n")
     return 0
 
 

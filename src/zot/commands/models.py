@@ -72,12 +72,9 @@ def _all(settings: dict[str, Any]) -> Iterator[Model]:
 
 def _ask(config: Config) -> list[tuple[Model, bool | None]]:
     """Return the known and the served models, and whether the service lists them."""
-    # Imported lazily: only a list from the service needs a connection.
-    import asyncio
+    from zot.runtime.provider_assembly import served_models  # Imported lazily: only `--refresh` needs a connection.
 
-    from zot.runtime.provider_assembly import with_served
-
-    return [*asyncio.run(with_served(config))]
+    return [*served_models(config)]
 
 
 def _json(found: Sequence[tuple[Model, bool | None]]) -> Iterator[str]:

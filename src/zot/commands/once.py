@@ -32,10 +32,9 @@ from zot.run_summary import BlockedCall
 from zot.runtime.check import check
 from zot.runtime.open import HOSTED, OpenRequest, open_session
 from zot.runtime.shared import SharedResources
-from zot.serve.lifetime import Lifetime, close_in_time, flush, wind_down
 from zot.serve.once import EventLines, FinalText, OneRun, blocked_lines, read_piped
 from zot.serve.stdio import claim, leave, leave_on_signals, report_write_failure
-from zot.serve.streams import StreamWriter
+from zot.serve.streams import Lifetime, StreamWriter, close_in_time, flush, wind_down
 from zot.session.session import Session, new_session_id
 from zot.text import did_you_mean
 from zot.ui.readable import one_line

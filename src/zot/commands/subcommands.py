@@ -13,7 +13,9 @@ import msgspec
 
 from zot.config import flags
 from zot.config.flags import Flag
+from zot.encoding import standard_json
 from zot.errors import ConfigError, NoSuchSession, UsageError
+from zot.extensions.log import follow
 from zot.text import did_you_mean, escaped
 from zot.ui.readable import match_session_id
 
@@ -154,9 +156,7 @@ def write_json(value: object) -> None:
     try:
         line = msgspec.json.encode(value)
     except UnicodeEncodeError:
-        import json  # Imported lazily: only `--json` needs it.
-
-        text = json.dumps(msgspec.to_builtins(value), ensure_ascii=False, separators=(",", ":"))
+        text = standard_json().dumps(msgspec.to_builtins(value), ensure_ascii=False, separators=(",", ":"))
         line = text.encode("utf-8", "backslashreplace")
     write_bytes(line + b"\n")
 
@@ -179,8 +179,6 @@ def follow_log(path: str, put: Callable[[Iterable[bytes]], None]) -> int:
 
     Return the exit code.
     """
-
-    from zot.extensions.log import follow  # Imported lazily: only `logs` needs it.
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

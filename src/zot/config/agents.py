@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from zot.config.config import DEFAULT_AGENT, DEFAULT_PROVIDER, Config, merge_settings, no_such_agent
+from zot.config.config import DEFAULT_AGENT, DEFAULT_PROVIDER, Config, journal_path, merge_settings, no_such_agent
 from zot.config.file import AgentTable, ConfigFile, read
+from zot.config.paths import DaemonPaths
 from zot.config.vendors import VENDORS
 from zot.errors import ConfigError
 from zot.text import did_you_mean
@@ -59,6 +60,11 @@ class AgentConfigs(msgspec.Struct, frozen=True):
     def has_policy(self, alias: str) -> bool:
         """True if the file has rules for an agent; without rules it is guarded when untrusted users talk to it."""
         return bool(self.table(alias).policy)
+
+
+def daemon_journal(place: DaemonPaths, agents: AgentConfigs) -> str:
+    """Return the path of a daemon's journal. Raise ConfigError."""
+    return place.journal or journal_path(agents.config(DEFAULT_AGENT))
 
 
 def _semantic_problems(table: AgentTable) -> list[str]:

@@ -93,6 +93,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     policy: tuple[str, ...] = ()
     approval_timeout_s: Seconds = 120.0
     approvals: bool = False
+    questions: bool = False
     lock: bool = False
     lock_net: bool = False
     lock_env: tuple[str, ...] = ()

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from zot.errors import UsageError
+from zot.text import did_you_mean
 
 #: A year: longer waits are pointless, and some clocks overflow.
 MAX_SECONDS = 366 * 24 * 3600
@@ -60,8 +61,6 @@ def parse(argv: Sequence[str], flags: Sequence[Flag]) -> tuple[dict[str, Any], l
         name, given, inline = word.partition("=")
         flag = table.get(name)
         if flag is None:
-            from zot.text import did_you_mean  # Imported lazily: only mistakes need it.
-
             listed = [one.name for one in flags]
             raise UsageError(f"unknown flag {name}{did_you_mean(name, listed) or '; --help-all lists every flag'}")
         if not flag.value:
@@ -198,8 +197,6 @@ class Choice(msgspec.Struct, frozen=True):
     def __call__(self, text: str) -> str:
         """Return ``text`` if it is one of the words. Raise ValueError."""
         if text not in self.words:
-            from zot.text import did_you_mean  # Imported lazily: only mistakes need it.
-
             begin = f"unknown {self.noun} {text!r}; known:" if self.noun else "must be one of"
             raise ValueError(f"{begin} {', '.join(self.words)}{did_you_mean(text, self.words)}")
         return text
@@ -257,37 +254,46 @@ WAIT_FLAG = Flag(
 
 
 class McpServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """MCP server to start: a program that offers tools over its standard input and output.
+    """MCP server: a program to start that offers tools over its standard input and output, or an address over HTTP.
 
     ``env`` is added to a clean environment; `${NAME}` and `${NAME:-DEFAULT}` are replaced in ``command``, ``args``,
-    ``env`` and ``cwd``. ``tools`` are patterns of the server's own names for the tools to offer. ``timeout_s`` is how
-    long a call may be silent.
+    ``env``, ``cwd``, ``url`` and ``headers``. ``tools`` are patterns of the server's own names for the tools to offer.
+    ``timeout_s`` is how long a call may be silent. ``sandbox`` is false for a server that `--lock` does not confine.
+    ``client_id`` and ``client_secret`` are zot's registration at the authorization server, if it was made by hand.
     """
 
     command: str = ""
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = {}
     cwd: str | None = None
+    url: str = ""
+    headers: Mapping[str, str] = {}
     tools: tuple[str, ...] = ("*",)
     enabled: bool = True
     timeout_s: Seconds = 60.0
+    sandbox: bool = True
+    client_id: str = ""
+    client_secret: str = ""
+    scope: str = ""
 
     def __repr__(self) -> str:
-        """Show the program, without its environment and arguments: they may contain secrets."""
+        """Show the program or the address's host, without environment, arguments and headers: they may be secret."""
         return f"McpServer(command={self.command!r})"
 
 
 def mcp_server(text: str) -> tuple[str, McpServer]:
-    """Parse NAME=COMMAND, a server with its arguments. Raise ValueError."""
+    """Parse NAME=COMMAND, a server with its arguments, or NAME=URL. Raise ValueError."""
     import shlex  # Imported lazily: few name a server.
 
     name, equals, line = text.partition("=")
+    if line.startswith(("https://", "http://")) and is_mcp_name(name):
+        return name, McpServer(url=line)
     try:
         command, *args = shlex.split(line)
     except ValueError:  # No word, or an open quote.
         command, args = "", []
     if not equals or not command:
-        raise ValueError("expected NAME=COMMAND, such as files='mcp-files --root .'")
+        raise ValueError("expected NAME=COMMAND or NAME=URL, such as files='mcp-files --root .'")
     if not is_mcp_name(name):
         raise ValueError(f"{name!r} is not a valid server name: {MCP_NAME_RULE}")
     return name, McpServer(command=command, args=tuple(args))

@@ -17,6 +17,8 @@ from zot.errors import ConfigError, UsageError
 _MAX_PATH_BYTES = {"linux": 107}
 _MAX_PATH_BYTES_ELSEWHERE = 103
 _DATA, _JOURNAL = "data", "journal.db"
+#: A directory in the root of every sandbox, which is read-only: the daemon knows by it who calls.
+SANDBOX_MARK = "/.zot-sandbox"
 _SHORTER = "name a shorter one with --socket or ZEROCLAW_SOCKET"
 
 _WORD = (1 << 64) - 1

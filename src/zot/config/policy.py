@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import islice, takewhile
+from types import ModuleType
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 import msgspec
@@ -21,6 +22,9 @@ _SET: Final = "@"
 _MAX_PATHS: Final = 1000
 _MAX_PATH: Final = 4096
 _MAX_NAME: Final = 255
+#: Most strings of one call that are judged as possible names, and what no name has.
+_MAX_NAMES: Final = 2000
+_NO_NAME: Final = frozenset("/\0")
 #: Words in the name of an argument that make it a path.
 _PATH_WORDS: Final = frozenset(
     {
@@ -47,19 +51,21 @@ class CommandSubject(msgspec.Struct, frozen=True):
 
         A command that may do more than it shows matches only ``loosely``. A pattern such as ``@search`` names a set.
         """
-        from zot.config.shell_commands import (  # Imported lazily: start-up budget.
-            in_command_set,
-            matches_words,
-            plain_words,
-        )
-
-        words = plain_words(self.text)
+        shell = _shell_commands()
+        words = shell.plain_words(self.text)
         if pattern.startswith(_SET):
-            return words is not None and in_command_set(pattern.removeprefix(_SET), words, self.cwd)
+            return words is not None and shell.in_command_set(pattern.removeprefix(_SET), words, self.cwd)
         if loosely:
             spelled = self.text if words is None else " ".join(words)
             return fnmatchcase(self.text, pattern) or fnmatchcase(spelled, pattern)
-        return words is not None and matches_words(pattern, words)
+        return words is not None and shell.matches_words(pattern, words)
+
+
+def _shell_commands() -> ModuleType:
+    """Return the parser of shell commands, imported with the first rule about one."""
+    from zot.config import shell_commands
+
+    return shell_commands
 
 
 class PathSubject(msgspec.Struct, frozen=True):
@@ -136,24 +142,51 @@ def subject_of(args: dict[str, Any], cwd: str, tool: str = "") -> Subject:
             return SeveralSubjects(tuple(parts))
 
 
-def _paths_in(args: dict[str, Any], cwd: str, texts: Sequence[str]) -> Iterator[str]:
-    """Yield the paths among the arguments of a call, at any depth; names of fields may be paths, too."""
-    waiting: list[tuple[Any, str]] = [(value, name) for name, value in args.items()]
-    waiting += [(name, "") for name in args]
+def possible_names(args: dict[str, Any], cwd: str, tool: str = "") -> Sequence[PathSubject | Nowhere]:
+    """Return the files that a call would create in ``cwd`` if it took its other strings for names.
+
+    They are judged by rules that deny or ask, and count for none that allows: most are words of another kind.
+    """
+    if tool in _TEXTS or tool == "bash":
+        return ()
+    real = os.path.realpath(cwd)
+    found = dict.fromkeys(islice(_strings_in(args), _MAX_NAMES + 1))
+    if len(found) > _MAX_NAMES:
+        return [Nowhere("too many names")]
+    return [
+        PathSubject(os.path.join(real, text), os.path.join(cwd, text), cwd)
+        for text, name in found
+        if text and len(text.encode("utf-8", "surrogatepass")) <= _MAX_NAME and not _NO_NAME.intersection(text)
+        if not _is_path(text, name, cwd)
+    ]
+
+
+def _strings_in(args: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the strings among the arguments of a call, at any depth, with the name of each."""
+    waiting: list[tuple[Any, str]] = [*((value, name) for name, value in args.items()), *((name, "") for name in args)]
     while waiting:
         value, name = waiting.pop()
         match value:
             case dict():
-                waiting += [(one, str(inner)) for inner, one in value.items()]
-                waiting += [(inner, name) for inner in value]
+                waiting += [*((one, str(inner)) for inner, one in value.items()), *((inner, name) for inner in value)]
             case list() | tuple():
                 waiting += [(one, name) for one in value]
-            case str() if name not in texts:
-                path = _file_url(value)
-                if name == "path" or (path and _is_path(path, name, cwd)):
-                    yield path
-                    if path.startswith("~"):  # Built-in tools take it literally, others may not.
-                        yield os.path.expanduser(path)
+            case str():
+                yield value, name
+            case _:
+                pass
+
+
+def _paths_in(args: dict[str, Any], cwd: str, texts: Sequence[str]) -> Iterator[str]:
+    """Yield the paths among the arguments of a call, at any depth; names of fields may be paths, too."""
+    for value, name in _strings_in(args):
+        if name in texts:
+            continue
+        path = _file_url(value)
+        if name == "path" or (path and _is_path(path, name, cwd)):
+            yield path
+            if path.startswith("~"):  # Built-in tools take it literally, others may not.
+                yield os.path.expanduser(path)
 
 
 def _is_path(text: str, name: str, cwd: str) -> bool:
@@ -214,10 +247,9 @@ class Rule(msgspec.Struct, frozen=True):
         if not has_sense or "\0" in pattern:
             raise ConfigError(f"{text!r} is not a rule; write TOOL[:PATTERN]=allow, =deny or =ask, such as 'bash=ask'")
         if tool == "bash" and pattern.startswith(_SET):
-            from zot.config.shell_commands import COMMAND_SETS  # Imported lazily: start-up budget.
-
-            if pattern.removeprefix(_SET) not in COMMAND_SETS:
-                known = ", ".join(f"{_SET}{name}" for name in COMMAND_SETS)
+            sets = _shell_commands().COMMAND_SETS
+            if pattern.removeprefix(_SET) not in sets:
+                known = ", ".join(f"{_SET}{name}" for name in sets)
                 raise ConfigError(f"{text!r}: {pattern} is not a set of commands; there are {known}")
         return Rule(tool, pattern, cast(Action, action))
 
@@ -269,18 +301,18 @@ class Policy(msgspec.Struct, frozen=True):
         """Parse a list of rules. Raise ConfigError."""
         return Policy(tuple(Rule.parse(text) for text in texts))
 
-    def action(self, tool: str, subject: Subject) -> Action:
-        """Return the action for a call."""
-        if self.is_private(tool, subject):
+    def action(self, tool: str, subject: Subject, names: Sequence[PathSubject | Nowhere] = ()) -> Action:
+        """Return the action for a call. ``names`` are files that it may create (`possible_names`)."""
+        if any(self.is_private(tool, one) for one in (subject, *names)):
             return "deny"
-        rule = next((rule for rule in self.rules if self._applies(rule, tool, subject)), None)
+        rule = next((rule for rule in self.rules if self._applies(rule, tool, subject, names)), None)
         action = self.otherwise if rule is None else rule.action
         is_named = rule is not None and ".git" in rule.pattern
         return "ask" if action == "allow" and not is_named and self._changes_git(tool, subject) else action
 
-    def _applies(self, rule: Rule, tool: str, subject: Subject) -> bool:
+    def _applies(self, rule: Rule, tool: str, subject: Subject, names: Sequence[PathSubject | Nowhere]) -> bool:
         if not rule.matches(tool, subject):
-            return False
+            return rule.action != "allow" and any(rule.matches(tool, one) for one in names)
         # A vetted command reads whatever is in its directory, so none may see private files there.
         if rule.action == "allow" and rule.pattern.startswith(_SET) and isinstance(subject, CommandSubject):
             return self.private is None or not self.private().is_within(subject.cwd)

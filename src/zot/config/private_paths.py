@@ -7,14 +7,13 @@ be reached, so everything that zot keeps belongs here.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
 from zot.config.config import Config, zot_home
 from zot.config.paths import given_config_dir, given_data_dir
-from zot.files import make_directory
+from zot.files import make_directory, open_private
 
 #: Names of zot's files in its home, its configuration directory and its data directory.
 OWN_NAMES: Final = (
@@ -29,20 +28,30 @@ _BESIDE_JOURNAL: Final = ("", "-wal", "-shm", "-journal", ".lock")
 _BESIDE_SOCKET: Final = ("", ".lock")
 #: The kernel's files: memory, descriptors and environment of processes, zot's among them, and devices.
 KERNEL: Final = ("/proc", "/sys", "/dev")
-_IS_MACOS: Final = sys.platform == "darwin"
-_DEFAULT_ON_MACOS: Final = "zot's default home on macOS"
+_RECORDED: Final = "recording of --record"
 
 
 class PrivatePath(NamedTuple):
     """A private path, absolute, and its purpose. A directory is private with all its content.
 
-    ``around`` is the private directory in which the session works, if this is one of its known files.
+    ``around`` is the private directory in which the session works, if this is one of its known files. A file that
+    ``stays`` exists before a sandbox starts, and zot never replaces it. Others come and go.
     """
 
     path: str
     purpose: str
     is_directory: bool = True
     around: str = ""
+    stays: bool = False
+
+    @property
+    def hidden(self) -> str:
+        """The real path that a sandbox must cover: one file cannot be covered before it exists, its directory can.
+
+        A cover on a file is lost with that file. The next one of its name would be seen.
+        """
+        real = os.path.realpath(self.path)
+        return real if self.is_directory or self.stays else os.path.dirname(real)
 
 
 def private_paths(config: Config, cwd: str) -> tuple[PrivatePath, ...]:
@@ -59,19 +68,18 @@ def private_paths(config: Config, cwd: str) -> tuple[PrivatePath, ...]:
 
 
 def make_missing(private: Sequence[PrivatePath], shown: Sequence[str]) -> None:
-    """Create the missing private directories in the real directories ``shown``, which a sandbox shows.
+    """Create what is missing of the private paths in the real directories ``shown``, which a sandbox shows.
 
-    A mount needs a directory to cover. One that a daemon, or the program in the sandbox, created later would be seen.
+    A mount needs something to cover. What a daemon, or the program in the sandbox, created later would be seen.
     """
     for one in private:
-        real = os.path.realpath(one.path)
-        if (
-            one.is_directory
-            and (_IS_MACOS or one.purpose != _DEFAULT_ON_MACOS)
-            and any(real.startswith(f"{place}/") for place in shown)
-        ):
+        real = one.hidden
+        if any(real.startswith(f"{place}/") for place in shown):
             with suppress(OSError):  # If zot cannot create it, the program in the sandbox cannot either.
-                make_directory(real)
+                if not one.stays:
+                    make_directory(real)
+                elif one.purpose == _RECORDED and not os.path.lexists(real):
+                    os.close(open_private(real, os.O_WRONLY))
 
 
 def _parts(one: PrivatePath, here: str) -> Iterator[PrivatePath]:
@@ -93,14 +101,14 @@ def _resolved(config: Config) -> Iterator[PrivatePath]:
     if config.data is not None:
         yield PrivatePath(os.path.abspath(config.data), "data directory")
     for path in config.private:
-        yield PrivatePath(os.path.abspath(path), "of this daemon", is_directory=not _is_file(path))
+        yield PrivatePath(os.path.abspath(path), "of this daemon", is_directory=os.path.isdir(path))
     if socket := env.get("ZEROCLAW_SOCKET"):
         yield from _beside(socket, _BESIDE_SOCKET, "socket by ZEROCLAW_SOCKET")
     if config.journal is not None:
         yield from _beside(config.journal, _BESIDE_JOURNAL, "journal")
-    for recording, flag in ((config.record, "--record"), (config.replay, "--replay")):
+    for recording, purpose in ((config.record, _RECORDED), (config.replay, "recording of --replay")):
         if recording is not None:
-            yield PrivatePath(os.path.abspath(recording), f"recording of {flag}", is_directory=False)
+            yield PrivatePath(os.path.abspath(recording), purpose, is_directory=False, stays=True)
 
 
 def _homes(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -110,8 +118,7 @@ def _homes(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     if state := env.get("XDG_STATE_HOME"):
         yield os.path.join(state, "zot"), "zot's home by XDG_STATE_HOME"
     if user := env.get("HOME"):
-        yield os.path.join(user, ".local", "state", "zot"), "zot's default home"
-        yield os.path.join(user, "Library", "Application Support", "zot"), _DEFAULT_ON_MACOS
+        yield zot_home({"HOME": user}) or "", "zot's default home"
 
 
 def _daemon_directories(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -126,7 +133,3 @@ def _daemon_directories(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 def _beside(path: str, endings: tuple[str, ...], purpose: str) -> Iterator[PrivatePath]:
     for ending in endings:
         yield PrivatePath(os.path.abspath(f"{path}{ending}"), purpose, is_directory=False)
-
-
-def _is_file(path: str) -> bool:
-    return os.path.lexists(path) and not os.path.isdir(path)

@@ -185,8 +185,8 @@ _WALKS_WITH: Final = (
 )  # fmt: skip
 _LOG: Final = _Program(_WALKS, _WALKS_WITH, valued=_flags("-n -S -G"), numbered="nU", counted=True)
 
-#: Subcommands of git. Given the vetted configuration of `is_tame_repository`, none runs a command. `diff` refreshes the
-#: times of files in the index, and writes nothing else; `status` not even that, since bash sets GIT_OPTIONAL_LOCKS=0.
+#: Subcommands of git. Given the vetted configuration of `is_tame_repository`, none runs a command. None writes: bash
+#: keeps `status` and `diff` from refreshing the times of files in the index.
 _GIT: Final[Mapping[str, _Program]] = {
     "status": _Program(
         _flags("-s --short -b --branch --porcelain --long -z --ignored -u -uno -unormal -uall --untracked-files"),

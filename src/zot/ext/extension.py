@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import msgspec
 
 from zot.encoding import explain, thread_safe_type
-from zot.ext.arguments import Arguments
-from zot.ext.declarations import Declarations, DeclaredCommand, DeclaredTool, Draw, Handler, Panel
+from zot.ext.declarations import Arguments, Declarations, DeclaredCommand, DeclaredTool, Draw, Handler, Panel
 from zot.wire import extension as wire
 
 if TYPE_CHECKING:

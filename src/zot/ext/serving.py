@@ -17,8 +17,7 @@ import msgspec
 
 from zot.encoding import explain
 from zot.errors import ProtocolError
-from zot.ext.arguments import parameters
-from zot.ext.declarations import Decision, Handler, Response, ToolError, content_of, display, noop
+from zot.ext.declarations import Decision, Handler, Response, ToolError, content_of, display, noop, parameters
 from zot.wire import extension as wire
 from zot.wire.lines import LineSplitter, TooLong
 

@@ -201,9 +201,7 @@ def sandbox_mounts(manifest: Manifest, permissions: Permissions, ground: Permiss
     places |= dict.fromkeys(_hidden_directories(ground), ("--tmpfs",))
     places |= granted
     own = [here, *data]
-    closed = closing(
-        places, [*write.values()], hidden=[one.path for one in ground.hidden], protected=_protected(write.values())
-    )
+    closed = closing(places, [*write.values()], hidden=ground.hidden, protected=_protected(write.values()))
     places |= {place: mount for place, mount in closed.items() if place not in own}
     package = os.path.realpath(_PACKAGE)
     places |= {} if is_in(package, _shown(places)) else {package: ("--ro-bind", package)}

@@ -51,7 +51,7 @@ from zot.extensions.supervisor import (
     SupervisedExtension,
 )
 from zot.messages import CallBlock, TextBlock, timestamp
-from zot.panels import CommandAnswer, CommandInfo, SessionPanels
+from zot.panels import CommandAnswer, CommandInfo, ExtensionInfo, SessionPanels
 from zot.store import GuardSet
 from zot.text import printable
 from zot.tools.base import Tool
@@ -329,7 +329,20 @@ class Manager:
                 case _:
                     pass
 
-    # Commands.
+    # States and commands.
+
+    def listed(self) -> Sequence[ExtensionInfo]:
+        present = [
+            ExtensionInfo(one.name, one.condition, one.problem, (*one.offer.tools,), (*one.offer.commands,))
+            for one in self._roster.extensions
+        ]
+        names = {one.name for one in present}
+        absent = [
+            ExtensionInfo(one.name, "starting" if one.standing == "runs" else one.standing, one.problem)
+            for one in self._found
+            if one.name not in names
+        ]
+        return [*present, *absent]
 
     def commands(self) -> Sequence[CommandInfo]:
         return [

@@ -181,6 +181,10 @@ class ExtensionConnection:
         """Break the connection unless the extension exits soon: then its exit is the reason to report."""
         self._loop.call_later(_EXIT_S, self._lose, reason)
 
+    def input_closed(self) -> None:
+        """Note that the extension has closed its input."""
+        self.cannot_send("has closed its input")
+
     def shut_down(self) -> None:
         """Request shutdown; a process that does not exit in time is ended."""
         self._stop_pausing()

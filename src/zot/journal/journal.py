@@ -18,7 +18,7 @@ import msgspec
 from zot.errors import JournalDamaged, NoSuchSession, StoreFailed
 from zot.journal import queries
 from zot.journal.lease import SUSPECTED, Leases
-from zot.journal.queries import SessionRecord
+from zot.journal.queries import SessionRecord, matches
 from zot.journal.record import Record, StoredPast, busy, checked_epoch
 from zot.journal.schema import (
     check_room,
@@ -38,7 +38,7 @@ from zot.journal.writer import Writer
 from zot.messages import timestamp
 
 if TYPE_CHECKING:
-    from zot.journal.search import Hit
+    from zot.journal.queries import Hit
 
 log = logging.getLogger("zot")
 
@@ -148,8 +148,6 @@ class ReadOnlyJournal:
 
     async def search(self, text: str, *, limit: int = 50) -> list[Hit]:
         """Return the messages that contain ``text``, ignoring case, newest sessions first."""
-        from zot.journal.search import matches  # Imported lazily: only searches need it.
-
         return await self.reading(matches, text, limit)
 
     async def reading(

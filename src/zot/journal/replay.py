@@ -10,15 +10,18 @@ from operator import itemgetter
 from typing import Any
 
 from zot.errors import JournalDamaged
-from zot.events import AgentEvent, ApprovalRequest, ConversationReplaced, Done, ExtNotify
+from zot.events import AgentEvent, ApprovalRequest, ConversationReplaced, Done, ExtNotify, QuestionRequest
 from zot.journal.chunks import Chunk, Kind, unpack, verified
-from zot.journal.queries import CHUNK, SessionRecord, all_changes, get, last_seq, rows_after
-from zot.store import Change, Configured, FileChanged, MessagesReplaced, Row
+from zot.journal.queries import CHUNK, SessionRecord, all_changes, get, last_seq, rows_after, titled
+from zot.messages import show, text_of
+from zot.store import Change, Configured, FileChanged, MessageAdded, MessagesReplaced, Row
 
 #: Column indexes of a chunk's table row.
 _RUN, _BODY = CHUNK.split(", ").index("run"), CHUNK.split(", ").index("body")
 #: Encoded parts of events that report a failure, an abort, a cut-off or a blocked message.
 _FAILURE_MARKS = (b'"type":"error"', b'"type":"ext_notify"', b'"stop":"error"', b'"stop":"aborted"', b'"stop":"length"')
+#: Chunks of changes in which the last words are looked for.
+_LOOKED_AT = 8
 #: The greatest possible row number.
 _NEWEST = (1 << 63) - 1
 
@@ -127,14 +130,15 @@ def run_so_far(connection: sqlite3.Connection, session_id: str, upto: int) -> Se
     return [event for _, event in _numbered_run(connection, session_id, upto)]
 
 
-def approval_row(connection: sqlite3.Connection, session_id: str, request_id: str) -> int:
-    """Return the row of an approval request in the newest run; 0 if it is not on record.
+def request_row(connection: sqlite3.Connection, session_id: str, request_id: str) -> int:
+    """Return the row of an approval request or a question in the newest run; 0 if it is not on record.
 
     Raise NoSuchSession, JournalDamaged.
     """
     upto = last_seq(connection, get(connection, session_id).number)
     events = _numbered_run(connection, session_id, upto)
-    return next((seq for seq, event in events if isinstance(event, ApprovalRequest) and event.id == request_id), 0)
+    asked = ApprovalRequest | QuestionRequest
+    return next((seq for seq, event in events if isinstance(event, asked) and event.id == request_id), 0)
 
 
 def open_approval(connection: sqlite3.Connection, record: SessionRecord, now: str) -> ApprovalRequest | None:
@@ -164,3 +168,22 @@ def agent_of(connection: sqlite3.Connection, record: SessionRecord) -> str:
     """Return the name of a session's agent, recorded at its beginning. Raise JournalDamaged."""
     rows = rows_after(connection, record.number, 0, 2, (Kind.CHANGES,))
     return next((row.agent for _, row in rows if isinstance(row, Configured) and row.agent), "default")
+
+
+def last_words(connection: sqlite3.Connection, number: int) -> str:
+    """Return the last text of a conversation, by the user or the model, as one short line; "" if it is far back.
+
+    Raise JournalDamaged.
+    """
+    query = f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? ORDER BY first DESC LIMIT ?"
+    for chunk in map(verified, connection.execute(query, (number, Kind.CHANGES, _LOOKED_AT)).fetchall()):
+        for row in reversed(unpack(chunk)):
+            if isinstance(row, MessagesReplaced) and not row.messages:
+                return ""  # It was cleared or rewound.
+            if (
+                isinstance(row, MessageAdded)
+                and row.message.role != "tool"
+                and (text := text_of(show(row.message).content))
+            ):
+                return titled(text)
+    return ""

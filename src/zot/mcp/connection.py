@@ -1,19 +1,22 @@
-"""Connection to one running MCP server: its process, its pipes, and the calls that wait for it."""
+"""Connection to one MCP server: the calls that wait for it, and the process and pipes of a local one."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import msgspec
 
 from zot.errors import ProtocolError, ToolFailed, plain_reason
 from zot.extensions.log import Log
-from zot.mcp.sources import McpSource
-from zot.tools.process import Child, Processes, Program, Streams
+from zot.mcp.sources import McpSource, named_files
+from zot.questions import DECLINED, QuestionReply
+from zot.tools.base import CallReporter
+from zot.tools.process import Child, Outbox, Processes, Program, Streams
 from zot.tools.sandbox import Sandbox
 from zot.wire.lines import LineSplitter, TooLong
 from zot.wire.mcp import (
@@ -22,13 +25,21 @@ from zot.wire.mcp import (
     ClientBroken,
     ClientEvent,
     ClientState,
+    Elicitation,
+    Elicited,
+    InputRequired,
+    ListChanged,
     McpClient,
     Noted,
+    Outgoing,
     ServerReady,
-    ToolsChanged,
     ToSend,
     decode_line,
+    question_of,
 )
+
+if TYPE_CHECKING:
+    from zot.providers.base import Transport
 
 #: The longest line of a server, and the most bytes that it may leave unread.
 MAX_LINE_BYTES: Final = 32 * 1024 * 1024
@@ -39,10 +50,14 @@ _LONG_BYTES: Final = 256 * 1024
 MAX_CALL_S: Final = 1800.0
 #: Progress within this time of the last is not shown.
 _PROGRESS_S: Final = 0.1
+#: Pauses before a request is repeated whose server asks for nothing but patience.
+_POLL_S: Final = 0.05
+_MAX_POLL_S: Final = 0.25
 #: Time to exit once standard input is closed, and after SIGTERM.
 _EXIT_S: Final = 0.5
 _GRACE_S: Final = 0.5
 _MAX_NOTES: Final = 100
+_TRUST: Final = "look at it, then: zot mcp trust"
 #: Interval of checks whether standard error has filled the log.
 _LOG_S: Final = 5.0
 
@@ -70,35 +85,232 @@ class McpLaunch(msgspec.Struct, frozen=True):
     logs: str | None
     sandbox: Callable[[McpSource], Sandbox] | None = None
     deadlines: McpDeadlines = McpDeadlines()
+    #: Makes the transport of servers over HTTP.
+    transport: Callable[[], Transport] | None = None
 
 
 class _WaitingCall:
     """A request that waits for its answer until ``deadline``."""
 
-    def __init__(self, deadline: float) -> None:
+    def __init__(self, deadline: float, reporter: CallReporter | None) -> None:
         self.answer: CallAnswered | None = None
         self.deadline = deadline
+        self.reporter = reporter
         self.message = ""
+        #: What the server wants from the user before it answers.
+        self.asked: list[Elicited | InputRequired] = []
+        self.polls = 0
         self.news = asyncio.Event()
 
 
-class McpConnection:
-    """A started server. `open` makes one; `close` ends it with all its processes."""
+class McpConnection(ABC):
+    """A server that is ready for requests. `close` ends it."""
 
-    def __init__(self, source: McpSource, child: Child, outbox: int, client: McpClient, log: Log) -> None:
+    def __init__(self, source: McpSource, client: McpClient, log: Log) -> None:
         self.client = client
         self.source = source
         self.log = log
-        #: Called when the server's tools have changed.
-        self.on_change: Callable[[], None] = lambda: None
-        #: Why it ended; "" while it runs.
+        #: Called when a list of the server has changed.
+        self.on_change: Callable[[str], None] = lambda kind: None
+        #: Why it ended; "" while it can be used.
         self.ended = ""
-        self._child = child
-        self._outbox = _Outbox(outbox, self._break)
         self._loop = asyncio.get_running_loop()
         self._calls: dict[int, _WaitingCall] = {}
         self._ready: asyncio.Future[str] = self._loop.create_future()
         self._notes = 0
+
+    @abstractmethod
+    def send(self, message: Outgoing) -> None:
+        """Send a message to the server, without waiting."""
+
+    @abstractmethod
+    def cancel(self, wire_id: int, message: Outgoing) -> None:
+        """Give up the request with this id on the wire; ``message`` is the notification."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop using a server that broke the protocol."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End the connection, with all that belongs to it. Idempotent."""
+
+    @abstractmethod
+    async def sweep(self) -> None:
+        """Move away what a locked server has created although it is protected."""
+
+    async def request(
+        self,
+        method: str,
+        params: dict[str, Any],
+        *,
+        timeout_s: float,
+        reporter: CallReporter | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> msgspec.Raw:
+        """Return the result of a request. Raise McpFailed. When cancelled, the server is notified.
+
+        ``reporter`` shows its progress and asks the user; without one, questions are declined.
+        """
+        if self.ended:
+            raise McpFailed(self.ended)
+        try:
+            number, message = self.client.request(method, params, headers)
+        except ProtocolError as problem:
+            raise McpFailed(str(problem)) from None
+        call = self._calls[number] = _WaitingCall(self._loop.time() + timeout_s, reporter)
+        self.send(message)
+        try:
+            await self._answered(call, method, timeout_s)
+        finally:
+            del self._calls[number]
+            if call.answer is None and (cancelled := self.client.cancel(number, "no longer needed")) is not None:
+                self.cancel(*cancelled)
+        assert call.answer is not None
+        if call.answer.problem:
+            raise McpFailed(call.answer.problem)
+        return call.answer.result
+
+    async def _answered(self, call: _WaitingCall, method: str, timeout_s: float) -> None:
+        """Wait for an answer; progress and the user's answers extend the time for it."""
+        last, shown_at = self._loop.time() + MAX_CALL_S, 0.0
+        while call.answer is None:
+            if call.asked:
+                begun = self._loop.time()
+                await self._ask_user(call, call.asked.pop(0))
+                last += self._loop.time() - begun
+                call.deadline = self._loop.time() + timeout_s
+                continue
+            call.news.clear()
+            until = min(call.deadline, last)
+            try:
+                async with asyncio.timeout_at(until):
+                    await call.news.wait()
+            except TimeoutError:
+                if min(call.deadline, last) > until:
+                    continue
+                raise McpFailed(f"did not answer {method} within {timeout_s:g} s") from None
+            call.deadline = max(call.deadline, self._loop.time() + timeout_s)
+            if call.reporter is not None and call.message and self._loop.time() >= shown_at + _PROGRESS_S:
+                shown_at = self._loop.time()
+                await call.reporter.progress(call.message)
+
+    async def _ask_user(self, call: _WaitingCall, asked: Elicited | InputRequired) -> None:
+        """Ask the user what the server wants to know, and send the answers."""
+        if isinstance(asked, Elicited):
+            self.send(self.client.answer_elicitation(asked.id, await self._reply(asked.asked, call.reporter)))
+            return
+        if not asked.asked:  # It asks for another attempt only.
+            await asyncio.sleep(min(_POLL_S * 2**call.polls, _MAX_POLL_S))
+            call.polls += 1
+        replies = {key: await self._reply(one, call.reporter) for key, one in asked.asked.items()}
+        if (message := self.client.continue_request(asked.id, replies)) is not None:
+            self.send(message)
+
+    async def _reply(self, asked: Elicitation, reporter: CallReporter | None) -> QuestionReply:
+        try:
+            question = question_of(self.source.name, asked)
+        except ProtocolError as problem:
+            self._note(f"its question was declined: {problem}")
+            return DECLINED
+        reply = DECLINED if reporter is None else await reporter.ask(question)
+        self._note(f"asked the user: {reply.action}{f', because {reply.reason}' if reply.reason else ''}")
+        return reply
+
+    async def greet(self, deadlines: McpDeadlines) -> None:
+        """Wait until the server is ready. Raise McpFailed."""
+        self.send(self.client.start())
+        begun = self._loop.time()
+        await asyncio.wait({self._ready}, timeout=min(deadlines.discover_s, deadlines.start_s))
+        if not self._ready.done():
+            if (message := self.client.undiscovered()) is not None:
+                self.send(message)
+            await asyncio.wait({self._ready}, timeout=begun + deadlines.start_s - self._loop.time())
+        if not self._ready.done():
+            raise self.failed(f"was not ready within {deadlines.start_s:g} s")
+        if problem := self._ready.result():
+            raise self.failed(problem)
+        if (message := self.client.listen()) is not None:
+            self.send(message)
+
+    def failed(self, reason: str) -> McpFailed:
+        """Return and log why the server could not be used."""
+        self.log.note(reason)
+        return McpFailed(reason)
+
+    def apply(self, events: list[ClientEvent]) -> None:
+        """Do what follows from a message of the server."""
+        for event in events:
+            match event:
+                case ToSend(message=message):
+                    self.send(message)
+                case CallAnswered(id=number):
+                    if (call := self._calls.get(number)) is not None:
+                        call.answer = event
+                        call.news.set()
+                case CallProgress(id=number, message=text):
+                    if (call := self._calls.get(number)) is not None:
+                        call.message = text
+                        call.news.set()
+                case InputRequired(id=number):
+                    if (call := self._calls.get(number)) is not None:
+                        call.asked.append(event)
+                        call.news.set()
+                case Elicited():
+                    self._elicited(event)
+                case ServerReady():
+                    self._settle("")
+                case ListChanged(kind=kind):
+                    self.on_change(kind)
+                case Noted(text=text):
+                    self._note(text)
+                case ClientBroken(reason=reason):
+                    self._break(reason)
+
+    def _elicited(self, event: Elicited) -> None:
+        """Ask on behalf of the newest call that can: an older server does not say for which one it asks."""
+        calls = [call for call in self._calls.values() if call.reporter is not None and call.answer is None]
+        if calls:
+            calls[-1].asked.append(event)
+            calls[-1].news.set()
+        else:
+            self._note("asked the user outside of a call, which was declined")
+            self.send(self.client.answer_elicitation(event.id, DECLINED))
+
+    def _note(self, text: str) -> None:
+        """Write to the log, but not endlessly."""
+        self._notes += 1
+        if self._notes <= _MAX_NOTES:
+            self.log.note(text)
+
+    def _break(self, reason: str) -> None:
+        """End a connection that cannot be used."""
+        if not self.ended:
+            self.end(reason)
+            self.stop()
+
+    def end(self, reason: str) -> None:
+        """Note that the connection is over, and fail what waits for it. The first reason counts."""
+        if self.ended:
+            return
+        self.ended = reason
+        self.log.note(reason)
+        self.client.state = ClientState.BROKEN
+        self._settle(reason)
+        self.apply(self.client.fail_all(reason))
+
+    def _settle(self, problem: str) -> None:
+        if not self._ready.done():
+            self._ready.set_result(problem)
+
+
+class ProcessConnection(McpConnection):
+    """A started server on pipes. `open` makes one; `close` ends it with all its processes."""
+
+    def __init__(self, source: McpSource, child: Child, outbox: int, client: McpClient, log: Log) -> None:
+        super().__init__(source, client, log)
+        self._child = child
+        self._outbox = Outbox(outbox, self, max_bytes=MAX_UNSENT_BYTES)
         self._exited = False
         self._sandbox: Sandbox | None = None
         #: The end of the log when it was started.
@@ -107,12 +319,14 @@ class McpConnection:
         self._task = self._loop.create_task(self._run(), name=f"zot mcp {source.name}")
 
     @classmethod
-    async def open(cls, source: McpSource, launch: McpLaunch, revision: str = "") -> McpConnection:
+    async def open(cls, source: McpSource, launch: McpLaunch, revision: str = "") -> ProcessConnection:
         """Start a server and wait until it is ready. Raise McpFailed; then no process is left."""
         log = Log(launch.logs, source.name, kind="mcp")
         sandbox = None
+        if source.files is not None and await asyncio.to_thread(named_files, source, launch.cwd) != source.files:
+            raise McpFailed(f"not started: a file of {source.origin} has changed since it was trusted; {_TRUST}")
         program = Program(source.argv, source.cwd, source.env)
-        if launch.sandbox is not None:
+        if launch.sandbox is not None and source.sandbox:
             if source.cwd != launch.cwd:
                 raise McpFailed(f"not started: under --lock a server runs in {launch.cwd}, not in {source.cwd}")
             sandbox = launch.sandbox(source)
@@ -133,57 +347,23 @@ class McpConnection:
             os.close(theirs)
             os.close(errors)
         log.note(f"starting {source.argv[0]}")
-        root = f"file://{quote(launch.cwd, errors='surrogateescape')}"
-        connection = cls(source, child, ours, McpClient(root, revision=revision), log)
+        connection = cls(source, child, ours, McpClient(root_of(launch.cwd), revision=revision), log)
         connection._since, connection._sandbox = since, sandbox
         try:
-            await connection._greet(launch.deadlines)
+            await connection.greet(launch.deadlines)
         except BaseException:
             await connection.close()
             raise
         return connection
 
-    async def request(
-        self,
-        method: str,
-        params: dict[str, Any],
-        *,
-        timeout_s: float,
-        progress: Callable[[str], Awaitable[None]] | None = None,
-    ) -> msgspec.Raw:
-        """Return the result of a request. Raise McpFailed. When cancelled, the server is notified."""
-        if self.ended:
-            raise McpFailed(self.ended)
-        try:
-            number, data = self.client.request(method, params)
-        except ProtocolError as problem:
-            raise McpFailed(str(problem)) from None
-        last = self._loop.time() + MAX_CALL_S
-        call = self._calls[number] = _WaitingCall(self._loop.time() + timeout_s)
-        self._outbox.write(data)
-        shown_at = 0.0
-        try:
-            while call.answer is None:
-                call.news.clear()
-                until = min(call.deadline, last)
-                try:
-                    async with asyncio.timeout_at(until):
-                        await call.news.wait()
-                except TimeoutError:
-                    if min(call.deadline, last) > until:
-                        continue
-                    raise McpFailed(f"did not answer {method} within {timeout_s:g} s") from None
-                call.deadline = max(call.deadline, self._loop.time() + timeout_s)
-                if progress is not None and call.message and self._loop.time() >= shown_at + _PROGRESS_S:
-                    shown_at = self._loop.time()
-                    await progress(call.message)
-        finally:
-            del self._calls[number]
-            if call.answer is None:
-                self._outbox.write(self.client.cancel(number, "no longer needed"))
-        if call.answer.problem:
-            raise McpFailed(call.answer.problem)
-        return call.answer.result
+    def send(self, message: Outgoing) -> None:
+        self._outbox.write(message.data)
+
+    def cancel(self, wire_id: int, message: Outgoing) -> None:
+        self._outbox.write(message.data)
+
+    def stop(self) -> None:
+        self._task.cancel()
 
     async def close(self) -> None:
         """End the server with all its processes. Idempotent."""
@@ -201,24 +381,11 @@ class McpConnection:
         if self._sandbox is not None and (moved := await self._sandbox.sweep(is_over=bool(self.ended))):
             self.log.note(f"moved away, because --lock protects it: {', '.join(moved)}")
 
-    async def _greet(self, deadlines: McpDeadlines) -> None:
-        self._outbox.write(self.client.start())
-        begun = self._loop.time()
-        await asyncio.wait({self._ready}, timeout=min(deadlines.discover_s, deadlines.start_s))
-        if not self._ready.done():
-            self._outbox.write(self.client.undiscovered())
-            await asyncio.wait({self._ready}, timeout=begun + deadlines.start_s - self._loop.time())
-        if not self._ready.done():
-            raise self._failed(f"was not ready within {deadlines.start_s:g} s")
-        if problem := self._ready.result():
-            failed = self._failed(problem)
-            raise McpExited(str(failed)) if self._exited else failed
-
-    def _failed(self, reason: str) -> McpFailed:
+    def failed(self, reason: str) -> McpFailed:
         """Return an error with the last lines of the server's standard error."""
         self.log.note(reason)
         words = " | ".join(self.log.last_words(self._since))
-        return McpFailed(f"{reason}{f': {words}' if words else ''}")
+        return (McpExited if self._exited else McpFailed)(f"{reason}{f': {words}' if words else ''}")
 
     async def _run(self) -> None:
         """Read the server's messages to their end, then end its processes."""
@@ -234,7 +401,7 @@ class McpConnection:
             finally:
                 self._child.close()
                 self._exited = not self.ended
-                self._end(self._how_it_ended())
+                self.end(self._how_it_ended())
 
     async def _read(self) -> None:
         lines = LineSplitter(max_line_bytes=MAX_LINE_BYTES)
@@ -242,114 +409,30 @@ class McpConnection:
             for line in lines.feed(data):
                 if isinstance(line, TooLong):
                     problem = f"sent a line of more than {MAX_LINE_BYTES} bytes"
-                    self._apply([*self.client.fail_all(problem), Noted(problem)])
+                    self.apply([*self.client.fail_all(problem), Noted(problem)])
                     continue
                 is_long = len(line) > _LONG_BYTES
                 message = await asyncio.to_thread(decode_line, line) if is_long else decode_line(line)
-                self._apply(self.client.receive(message))
+                self.apply(self.client.receive(message))
 
     async def _watch_log(self) -> None:
         while True:
             await asyncio.sleep(_LOG_S)
             self.log.keep_short()
 
-    def _apply(self, events: list[ClientEvent]) -> None:
-        for event in events:
-            match event:
-                case ToSend(data=data):
-                    self._outbox.write(data)
-                case CallAnswered(id=number):
-                    if (call := self._calls.get(number)) is not None:
-                        call.answer = event
-                        call.news.set()
-                case CallProgress(id=number, message=message):
-                    if (call := self._calls.get(number)) is not None:
-                        call.message = message
-                        call.news.set()
-                case ServerReady():
-                    self._settle("")
-                case ToolsChanged():
-                    self.on_change()
-                case Noted(text=text):
-                    self._note(text)
-                case ClientBroken(reason=reason):
-                    self._break(reason)
-
-    def _note(self, text: str) -> None:
-        """Write to the log, but not endlessly."""
-        self._notes += 1
-        if self._notes <= _MAX_NOTES:
-            self.log.note(text)
-
-    def _break(self, reason: str) -> None:
-        """End a connection that cannot be used."""
-        if not self.ended:
-            self._end(reason)
-            self._task.cancel()
-
-    def _end(self, reason: str) -> None:
-        if self.ended:
-            return
-        self.ended = reason
-        self.log.note(reason)
-        self.client.state = ClientState.BROKEN
-        self._settle(reason)
-        self._apply(self.client.fail_all(reason))
-
-    def _settle(self, problem: str) -> None:
-        if not self._ready.done():
-            self._ready.set_result(problem)
-
     def _how_it_ended(self) -> str:
         if self._closing:
             return "was stopped"
-        try:
-            status = self._child.status()
-        except (ChildProcessError, asyncio.InvalidStateError):
-            return "was killed"
-        return f"was killed by signal {-status}" if status < 0 else f"exited with {status}"
+        return self._child.how_it_ended()
+
+    def cannot_send(self, reason: str) -> None:
+        """End the connection: the server does not read."""
+        self._break(reason)
+
+    def input_closed(self) -> None:
+        """Do nothing: the end of the process says why."""
 
 
-class _Outbox:
-    """Ordered, non-blocking writer to ``fd``, which it owns. Calls ``fail`` with the reason when it cannot write."""
-
-    def __init__(self, fd: int, fail: Callable[[str], None]) -> None:
-        os.set_blocking(fd, False)
-        self._fd: int | None = fd
-        self._fail = fail
-        self._waiting = bytearray()
-
-    def write(self, data: bytes) -> None:
-        """Send ``data`` after what was written before. Does nothing once closed."""
-        if self._fd is None or not data:
-            return
-        was_empty = not self._waiting
-        self._waiting += data
-        if len(self._waiting) > MAX_UNSENT_BYTES:
-            self.close()
-            self._fail(f"does not read: {MAX_UNSENT_BYTES} bytes wait for it")
-        elif was_empty:
-            self._flush()
-            if self._waiting and self._fd is not None:
-                asyncio.get_running_loop().add_writer(self._fd, self._flush)
-
-    def close(self) -> None:
-        """Close the pipe and drop unsent bytes. Idempotent."""
-        if self._fd is not None:
-            asyncio.get_running_loop().remove_writer(self._fd)
-            os.close(self._fd)
-            self._fd = None
-            self._waiting.clear()
-
-    def _flush(self) -> None:
-        if self._fd is None:
-            return
-        try:
-            while self._waiting:
-                del self._waiting[: os.write(self._fd, self._waiting[: 64 * 1024])]
-        except BlockingIOError:
-            return
-        except OSError:
-            self.close()  # The end of the process says why.
-            return
-        asyncio.get_running_loop().remove_writer(self._fd)
+def root_of(cwd: str) -> str:
+    """Return a directory as the address that servers get."""
+    return f"file://{quote(cwd, errors='surrogateescape')}"

@@ -18,7 +18,7 @@ from zot.encoding import decoder, encode
 from zot.errors import ConfigError, ProtocolError
 from zot.files import load, make_directory, replace_file
 from zot.messages import ToolSpec
-from zot.wire.mcp import ListedTool
+from zot.wire.mcp import ListedTool, header_fields
 
 #: Limits of a server's list.
 MAX_TOOLS = 512
@@ -41,6 +41,8 @@ class OfferedTool(msgspec.Struct, frozen=True):
     name: str
     spec: ToolSpec
     read_only: bool = False
+    #: Arguments that are repeated in headers over HTTP: their path and the header's name.
+    headers: tuple[tuple[tuple[str, ...], str], ...] = ()
 
 
 def check_tool(server: str, listed: ListedTool) -> OfferedTool:
@@ -57,7 +59,8 @@ def check_tool(server: str, listed: ListedTool) -> OfferedTool:
     if len(description) > MAX_DESCRIPTION:
         description = f"{description[:MAX_DESCRIPTION]}…"
     spec = ToolSpec(tool_name(server, listed.name), description, schema)
-    return OfferedTool(listed.name, spec, listed.annotations is not None and listed.annotations.read_only_hint)
+    read_only = listed.annotations is not None and listed.annotations.read_only_hint
+    return OfferedTool(listed.name, spec, read_only, tuple(header_fields(listed.input_schema).items()))
 
 
 def tool_name(server: str, name: str) -> str:

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from zot.errors import ProtocolError, ToolFailed
-from zot.mcp.connection import McpConnection, McpExited, McpFailed, McpLaunch
+from zot.mcp.connection import McpConnection, McpExited, McpFailed, McpLaunch, ProcessConnection
 from zot.mcp.listing import MAX_TOOLS, CachedList, OfferedTool, ToolCache, check_tool, selected
 from zot.mcp.sources import McpSource
 from zot.mcp.tool import McpTool
 from zot.text import printable
-from zot.tools.base import Tool
-from zot.wire.mcp import WITH_HANDSHAKE, CallResult, decode_call, decode_tool, decode_tools
+from zot.tools.base import CallReporter, Tool
+from zot.wire.mcp import (
+    WITH_HANDSHAKE,
+    CallResult,
+    ListedTool,
+    ListPage,
+    argument_headers,
+    decoded,
+)
 
 if TYPE_CHECKING:
     from zot.tools.command_output import Spills
@@ -61,21 +68,33 @@ class ManagedServer:
         """True while its process runs."""
         return self._connection is not None and not self._connection.ended
 
-    async def call(self, name: str, args: dict[str, Any], progress: Callable[[str], Awaitable[None]]) -> CallResult:
-        """Call a tool by the server's own name for it. Raise McpFailed."""
+    async def call(self, tool: OfferedTool, args: dict[str, Any], reporter: CallReporter) -> CallResult:
+        """Call a tool. Raise McpFailed."""
+        params = {"name": tool.name, "arguments": args}
+        headers = argument_headers({tuple(path): name for path, name in tool.headers}, args)
+        result = await self.request("tools/call", params, reporter, headers)
+        try:
+            # A large result takes a while to decode.
+            return await asyncio.to_thread(decoded, CallResult, result, "the result")
+        except ProtocolError as problem:
+            raise McpFailed(str(problem)) from None
+
+    async def request(
+        self,
+        method: str,
+        params: dict[str, Any],
+        reporter: CallReporter | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> msgspec.Raw:
+        """Return the result of a request; starts the server if it does not run. Raise McpFailed."""
         connection = await self._connected()
         timeout_s = self.source.timeout_s
-        params = {"name": name, "arguments": args}
         try:
-            result = await connection.request("tools/call", params, timeout_s=timeout_s, progress=progress)
+            result = await connection.request(method, params, timeout_s=timeout_s, reporter=reporter, headers=headers)
         finally:
             await connection.sweep()
         self._failures = 0
-        try:
-            # A large result takes a while to decode.
-            return await asyncio.to_thread(decode_call, result)
-        except ProtocolError as problem:
-            raise McpFailed(str(problem)) from None
+        return result
 
     async def refresh(self) -> None:
         """Ask the server for its tools, and keep them in the cache. Raise McpFailed."""
@@ -88,7 +107,7 @@ class ManagedServer:
         found: dict[str, OfferedTool] = {}
         for raw in listed[:MAX_TOOLS]:
             try:
-                tool = check_tool(self.source.name, decode_tool(raw))
+                tool = check_tool(self.source.name, decoded(ListedTool, raw, "a tool"))
             except ProtocolError as problem:
                 connection.log.note(f"a tool is not offered: {problem}")
                 continue
@@ -168,20 +187,24 @@ class ManagedServer:
             self._failed(str(problem))
             raise McpFailed(str(problem)) from None
         self.revision = connection.client.revision
-        connection.on_change = self.refresh_soon
+        connection.on_change = self._list_changed
         self._connection = connection
         if not self.is_current and not self._lists:
             self.refresh_soon()
         return connection
 
+    def _list_changed(self, kind: str) -> None:
+        if kind == "tools":
+            self.refresh_soon()
+
     async def _open(self) -> McpConnection:
         try:
-            return await McpConnection.open(self.source, self._launch, self.revision)
+            return await ProcessConnection.open(self.source, self._launch, self.revision)
         except McpExited:
             if self.revision:
                 raise
         # An old server may exit at a request that it does not know.
-        return await McpConnection.open(self.source, self._launch, WITH_HANDSHAKE)
+        return await ProcessConnection.open(self.source, self._launch, WITH_HANDSHAKE)
 
 
 async def _list_tools(connection: McpConnection) -> tuple[list[msgspec.Raw], float | None]:
@@ -193,7 +216,7 @@ async def _list_tools(connection: McpConnection) -> tuple[list[msgspec.Raw], flo
         params = {} if cursor is None else {"cursor": cursor}
         result = await connection.request("tools/list", params, timeout_s=_LIST_S)
         try:
-            page = decode_tools(result)
+            page = decoded(ListPage, result, "the list of tools")
         except ProtocolError as problem:
             raise McpFailed(str(problem)) from None
         found += page.tools

@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from shutil import which
 from typing import Any
 
 import msgspec
 
+from zot.config.address import split_url
 from zot.config.config import MCP_FILE, Config, keyless_environment, zot_home
 from zot.config.flags import MCP_NAME_RULE, McpServer, is_mcp_name
-from zot.config.trust import TrustStore, file_fingerprint
+from zot.config.trust import TrustStore, file_fingerprint, fingerprint
 from zot.encoding import UNREADABLE, decoder, explain
-from zot.errors import ConfigError
+from zot.errors import ConfigError, ConnectionImpossible, UserError
 from zot.files import read_chunks
 from zot.text import printable
+from zot.tools.mounts import is_in
 from zot.tools.sandbox import ENVIRONMENT, PROXIES
 
 #: The most servers in a project's file, and its largest size.
@@ -39,6 +42,21 @@ class McpSource(msgspec.Struct, frozen=True):
     enabled: bool = True
     origin: str = ""
     problem: str = ""
+    #: The state of the files that trust in the project's file covers (`named_files`); None if nothing was checked.
+    files: Mapping[str, str] | None = None
+    #: The address of a server over HTTP; then there is no program.
+    url: str = ""
+    headers: Mapping[str, str] = {}
+    sandbox: bool = True
+    #: zot's registration at the authorization server, and the scopes to ask for; "" if not configured.
+    client_id: str = ""
+    client_secret: str = ""
+    scope: str = ""
+
+    @property
+    def label(self) -> str:
+        """The program or the address, without secrets."""
+        return self.url.partition("?")[0] if self.url else self.argv[0] if self.argv else ""
 
     @property
     def runs(self) -> bool:
@@ -48,11 +66,42 @@ class McpSource(msgspec.Struct, frozen=True):
     @property
     def digest(self) -> str:
         """A hash of the program and its surroundings: another one may have other tools."""
-        mine = {name: self.env[name] for name in sorted(self.own_env)}
-        return hashlib.sha256(msgspec.json.encode([self.name, self.argv, mine, self.cwd])).hexdigest()[:32]
+        if self.url:
+            place: list[Any] = [self.name, self.url, sorted(self.headers.items())]
+        else:
+            place = [self.name, self.argv, {name: self.env[name] for name in sorted(self.own_env)}, self.cwd]
+        return hashlib.sha256(msgspec.json.encode(place)).hexdigest()[:32]
 
 
-class _ProjectServer(msgspec.Struct, frozen=True):
+def named_files(source: McpSource, project: str) -> dict[str, str]:
+    """Return the files in ``project`` that a server's command line may name, each with its state: a hash, or "".
+
+    They run with the trust in the project's file. Missing ones count as well: they could appear later.
+    """
+    top = os.path.realpath(project)
+    words = {*source.argv, *(word.partition("=")[2] for word in source.argv)}
+    places = {os.path.normpath(os.path.join(source.cwd, word)) for word in words}
+    if program := which(source.argv[0] if source.argv else "", path=source.env.get("PATH")):
+        places.add(os.path.join(source.cwd, program))
+    inside = (
+        place for place in sorted(places) if is_in(os.path.realpath(place), [top]) or is_in(place, [top, project])
+    )
+    return {place: _state(place, top) for place in inside}
+
+
+def _state(place: str, top: str) -> str:
+    real = os.path.realpath(place)
+    if not is_in(real, [top]):
+        return f"link to {real}"
+    if not os.path.isfile(real):
+        return ""
+    try:
+        return fingerprint(real)
+    except UserError as problem:  # Unreadable or too large: then it stays so.
+        return str(problem)
+
+
+class ListedServer(msgspec.Struct, frozen=True):
     """An entry of the project's file, as other programs write it."""
 
     command: str = ""
@@ -60,7 +109,14 @@ class _ProjectServer(msgspec.Struct, frozen=True):
     env: Mapping[str, str] = {}
     cwd: str | None = None
     url: str = ""
+    headers: Mapping[str, str] = {}
     disabled: bool = False
+
+    def settings(self) -> McpServer:
+        """Return the same as zot's own settings."""
+        if self.url and not self.command:
+            return McpServer(url=self.url, headers=self.headers, enabled=not self.disabled)
+        return McpServer(command=self.command, args=self.args, env=self.env, cwd=self.cwd, enabled=not self.disabled)
 
 
 class _ProjectFile(msgspec.Struct, frozen=True, rename={"servers": "mcpServers"}):
@@ -80,59 +136,92 @@ def project_file(cwd: str) -> str:
     return os.path.join(cwd, MCP_FILE)
 
 
-def _project_servers(config: Config, cwd: str) -> list[McpSource]:
+class ProjectServers(msgspec.Struct, frozen=True):
+    """The servers of a project's file, and the fingerprint of all that trust in it covers; "" if it has no servers."""
+
+    sources: Sequence[McpSource]
+    fingerprint: str = ""
+
+
+def read_project(config: Config, cwd: str) -> ProjectServers:
+    """Return the servers of the project's file as if it were trusted, from one reading."""
     path = project_file(cwd)
     try:
         data = b"".join(read_chunks(path, max_bytes=MAX_FILE_BYTES))
     except FileNotFoundError:
-        return []
+        return ProjectServers(())
     except OSError as problem:
-        return [McpSource(MCP_FILE, origin=path, problem=problem.strerror or str(problem))]
-    # The bytes that were trusted are those that are read.
-    home = zot_home(config.environment)
-    trusted = config.trust_project or (home is not None and TrustStore(home).recorded(path) == file_fingerprint(data))
+        return ProjectServers([McpSource(MCP_FILE, origin=path, problem=problem.strerror or str(problem))])
     try:
         entries = decoder(_ProjectFile).decode(data).servers
     except UNREADABLE as problem:
-        return [McpSource(MCP_FILE, origin=path, problem=f"it is damaged: {explain(problem)}")]
+        return ProjectServers([McpSource(MCP_FILE, origin=path, problem=f"it is damaged: {explain(problem)}")])
     if len(entries) > MAX_SERVERS:
-        return [McpSource(MCP_FILE, origin=path, problem=f"it has more than {MAX_SERVERS} servers")]
+        return ProjectServers([McpSource(MCP_FILE, origin=path, problem=f"it has more than {MAX_SERVERS} servers")])
     env = keyless_environment(config.environment)  # A project gets none of zot's keys.
-    return [_entry(name, raw, env, cwd, path, trusted=trusted) for name, raw in entries.items()]
+    sources = [_entry(name, raw, env, cwd, path) for name, raw in entries.items()]
+    sources = [msgspec.structs.replace(one, files=named_files(one, cwd)) if one.argv else one for one in sources]
+    covered = {place: state for one in sources for place, state in (one.files or {}).items() if state}
+    bound = msgspec.json.encode(sorted((os.path.relpath(place, cwd), state) for place, state in covered.items()))
+    return ProjectServers(sources, file_fingerprint(data + bound if covered else data))
 
 
-def _entry(name: str, raw: msgspec.Raw, env: Mapping[str, str], cwd: str, path: str, *, trusted: bool) -> McpSource:
+def _project_servers(config: Config, cwd: str) -> Sequence[McpSource]:
+    project, path = read_project(config, cwd), project_file(cwd)
+    if config.trust_project:
+        return [msgspec.structs.replace(one, files=None) for one in project.sources]
+    home = zot_home(config.environment)
+    recorded = "" if home is None or not project.fingerprint else TrustStore(home).recorded(path)
+    if recorded and recorded == project.fingerprint:
+        return project.sources
+    changed = f"{path} or a file that it names has changed since it was trusted"
+    why = f"{changed if recorded else f'{path} is not trusted'}; look at it, then: zot mcp trust"
+    return [msgspec.structs.replace(one, problem=why) if one.argv or one.url else one for one in project.sources]
+
+
+def _entry(name: str, raw: msgspec.Raw, env: Mapping[str, str], cwd: str, path: str) -> McpSource:
     try:
-        entry: _ProjectServer = decoder(_ProjectServer).decode(raw)
+        entry: ListedServer = decoder(ListedServer).decode(raw)
     except UNREADABLE as problem:
         return McpSource(printable(name), origin=path, problem=f"its entry is invalid: {explain(problem)}")
     if not is_mcp_name(name):
         return McpSource(printable(name), origin=path, problem=f"it has no usable name: {MCP_NAME_RULE}")
-    if entry.url and not entry.command:
-        return McpSource(name, origin=path, problem="it is reached over HTTP, which zot does not support yet")
-    server = McpServer(command=entry.command, args=entry.args, env=entry.env, cwd=entry.cwd, enabled=not entry.disabled)
-    source = _source(name, server, env, cwd, path)
-    if not trusted:
-        return msgspec.structs.replace(source, problem=f"{path} is not trusted; look at it, then: zot mcp trust")
-    return source
+    return _source(name, entry.settings(), env, cwd, path)
 
 
 def _source(name: str, server: McpServer, env: Mapping[str, str], cwd: str, origin: str) -> McpSource:
     shown: dict[str, Any] = {"name": name, "enabled": server.enabled, "origin": origin}
     if not is_mcp_name(name):
         return McpSource(printable(name), origin=origin, problem=f"it has no usable name: {MCP_NAME_RULE}")
+    shown |= {"tools": server.tools, "timeout_s": server.timeout_s, "sandbox": server.sandbox}
     try:
+        if server.url and not server.command:
+            return _remote(shown, server, env)
         if not server.command:
-            raise ConfigError("it has no command")
+            raise ConfigError("it has no command and no url")
+        if server.url:
+            raise ConfigError("it has a command and a url; only one of them can be used")
         argv = tuple(_expanded(word, env) for word in (server.command, *server.args))
         own = {key: _expanded(value, env) for key, value in server.env.items()}
         place = os.path.join(cwd, os.path.expanduser(_expanded(server.cwd or "", env)))
-    except ConfigError as problem:
+    except (ConfigError, ConnectionImpossible) as problem:
         return McpSource(**shown, problem=str(problem))
     if any("\0" in word for word in (*argv, *own, *own.values(), place)) or any("=" in key for key in own):
         return McpSource(**shown, problem="its command or environment has a NUL character or a name with `=`")
-    more: dict[str, Any] = {"tools": server.tools, "timeout_s": server.timeout_s, "cwd": os.path.abspath(place)}
-    return McpSource(**shown, **more, argv=argv, env={**_clean(env), **own}, own_env=frozenset(own))
+    clean = {**_clean(env), **own}
+    return McpSource(**shown, cwd=os.path.abspath(place), argv=argv, env=clean, own_env=frozenset(own))
+
+
+def _remote(shown: dict[str, Any], server: McpServer, env: Mapping[str, str]) -> McpSource:
+    """Return a server over HTTP. Raise ConfigError."""
+    url = _expanded(server.url, env)
+    split_url(url)
+    headers = {key.lower(): _expanded(value, env) for key, value in server.headers.items()}
+    registered: dict[str, Any] = {
+        "client_id": _expanded(server.client_id, env),
+        "client_secret": _expanded(server.client_secret, env),
+    }
+    return McpSource(**shown, **registered, scope=server.scope, url=url, headers=headers)
 
 
 def _clean(env: Mapping[str, str]) -> dict[str, str]:

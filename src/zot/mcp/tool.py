@@ -31,13 +31,13 @@ class McpTool:
         self.spec = tool.spec
         self.read_only = tool.read_only
         self._server = server
-        self._name = tool.name
+        self._tool = tool
         self._spills = spills
 
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
         """Return the server's result, as `Tool.run` specifies. Starts the server if it does not run."""
         try:
-            result = await self._server.call(self._name, args, context.reporter.progress)
+            result = await self._server.call(self._tool, args, context.reporter)
         except McpFailed as problem:
             raise McpFailed(f"the MCP server {self._server.source.name} failed: {printable(str(problem))}") from None
         output = self._output(result)

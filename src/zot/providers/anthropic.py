@@ -37,8 +37,7 @@ from zot.providers.base import (
     omitted_image_text,
     own_blocks,
 )
-from zot.providers.decoding import CallIds, EventReader, acceptable_id, acceptable_name, finished_call
-from zot.providers.sse import SseParser
+from zot.providers.sse import CallIds, EventReader, SseParser, acceptable_id, acceptable_name, finished_call
 
 _STOPS: Mapping[str, Stop] = {
     "end_turn": "end_turn",
@@ -151,7 +150,7 @@ _Frame: TypeAlias = (
 _reader: EventReader[_Frame] = EventReader(
     msgspec.json.Decoder(_Frame),
     kinds=(
-        cast(str, kind.__struct_config__.tag)
+        cast("str", kind.__struct_config__.tag)
         for kind in (*get_args(_Frame), _Text, _Json, _Thought, _Signature, _Citation)
     ),
 )

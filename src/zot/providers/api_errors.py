@@ -119,7 +119,7 @@ VAGUE = frozenset(
 
 _MAX_MESSAGE = 2000
 _MAX_OPENING = 200
-_HOST = re.compile(r"[A-Za-z0-9._-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
+_HOST = r"[A-Za-z0-9._-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?"
 #: Statuses that call a request bad without a reason.
 _MALFORMED = (400, 422)
 
@@ -355,7 +355,7 @@ def _redirect_host(headers: Mapping[str, str]) -> str:
     except ValueError:
         return ""
     host = target.netloc.rpartition("@")[2]
-    return f" to {target.scheme}://{host}" if _HOST.fullmatch(host) and target.scheme in ("http", "https") else ""
+    return f" to {target.scheme}://{host}" if re.fullmatch(_HOST, host) and target.scheme in ("http", "https") else ""
 
 
 def _retry_after(headers: Mapping[str, str], now: float) -> float | None:

@@ -39,8 +39,7 @@ from zot.providers.base import (
     omitted_image_text,
     own_blocks,
 )
-from zot.providers.decoding import CallIds, EventReader, acceptable_id, acceptable_name, finished_call
-from zot.providers.sse import SseParser
+from zot.providers.sse import CallIds, EventReader, SseParser, acceptable_id, acceptable_name, finished_call
 
 _STOPS: Mapping[str, Stop] = {"MAX_TOKENS": "length"}
 _REFUSED = frozenset(

@@ -37,15 +37,15 @@ from zot.providers.base import (
     omitted_image_text,
     own_blocks,
 )
-from zot.providers.decoding import (
+from zot.providers.sse import (
     CallIds,
     EventReader,
+    SseParser,
     acceptable_id,
     acceptable_name,
     finished_call,
     is_object,
 )
-from zot.providers.sse import SseParser
 
 _OPEN = "<think>"
 _CLOSE = "</think>"

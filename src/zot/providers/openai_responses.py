@@ -40,8 +40,7 @@ from zot.providers.base import (
     omitted_image_text,
     own_blocks,
 )
-from zot.providers.decoding import CallIds, EventReader, acceptable_id, acceptable_name, finished_call
-from zot.providers.sse import SseParser
+from zot.providers.sse import CallIds, EventReader, SseParser, acceptable_id, acceptable_name, finished_call
 
 _BETWEEN_THOUGHTS = "\n\n"
 
@@ -263,7 +262,7 @@ Item: TypeAlias = MessageItem | ReasoningItem | CallItem
 
 
 def _tags(union: Any) -> list[str]:
-    return [cast(str, kind.__struct_config__.tag) for kind in get_args(union)]
+    return [cast("str", kind.__struct_config__.tag) for kind in get_args(union)]
 
 
 frames: EventReader[Frame] = EventReader(msgspec.json.Decoder(Frame), kinds=_tags(Frame))

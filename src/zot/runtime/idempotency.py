@@ -14,6 +14,7 @@ import msgspec
 from zot.agent.compaction import first_new
 from zot.encoding import thread_safe_type
 from zot.events import AgentEvent, Done, Error
+from zot.files import sha256
 from zot.journal import answers
 from zot.journal.answers import Clock, StoredReply, StoredRequest
 from zot.journal.lease import Ticket
@@ -63,9 +64,7 @@ def answer_of(outcome: RunSummary, prompt: str) -> StoredAnswer | None:
 
 def fingerprint(*parts: str) -> bytes:
     """Return a digest of a request's contents."""
-    import hashlib  # Imported lazily: few requests have a key.
-
-    total = hashlib.sha256()
+    total = sha256()
     for part in map(key_of, parts):
         total.update(len(part).to_bytes(8, "big"))
         total.update(part)

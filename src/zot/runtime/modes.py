@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from zot.agent.approvals import Approvals
-from zot.config.policy import Action, Policy, Rule, Subject
+from zot.config.policy import Action, Nowhere, PathSubject, Policy, Rule, Subject
 from zot.errors import UserError
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ class _ModePolicy(Policy, frozen=True, kw_only=True):
 
     below: Policy
 
-    def action(self, tool: str, subject: Subject) -> Action:
-        return "deny" if self.below.action(tool, subject) == "deny" else super().action(tool, subject)
+    def action(self, tool: str, subject: Subject, names: Sequence[PathSubject | Nowhere] = ()) -> Action:
+        return "deny" if self.below.action(tool, subject, names) == "deny" else super().action(tool, subject, names)
 
 
 class SessionModes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
@@ -55,6 +56,11 @@ def masked(config: Config, text: str) -> str:
         return Mask(secrets)(text)  # Opening a session reports the problem.
     key = "" if credential is None else credential.key
     return Mask({*secrets, key, *_address_secrets(config, where)})(text)
+
+
+def served_models(config: Config) -> list[tuple[Model, bool]]:
+    """Return the models as `with_served` does, in an event loop of its own."""
+    return asyncio.run(with_served(config))
 
 
 async def with_served(config: Config) -> list[tuple[Model, bool]]:

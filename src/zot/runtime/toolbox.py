@@ -15,8 +15,7 @@ from zot.config.skills import SkillFile, discover, manifest, trust_hint
 from zot.errors import ConfigError
 from zot.text import printable
 from zot.tools import specs
-from zot.tools.base import LazyTool, Tool
-from zot.tools.read_state import ReadState
+from zot.tools.base import LazyTool, ReadState, Tool
 
 if TYPE_CHECKING:
     from zot.config.private_paths import PrivatePath
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from zot.tools.bash import Bash
     from zot.tools.checkpoints import Restorer
     from zot.tools.command_output import Spills
+    from zot.tools.documents import OpenDocuments
     from zot.tools.file_access import Paths
     from zot.tools.process import Processes
     from zot.tools.sandbox import Sandbox
@@ -37,9 +37,21 @@ _GRACE_S = 0.5
 
 
 class Toolbox:
-    """The tools and processes of one session. ``key`` is the session's. Can be made in any thread."""
+    """The tools and processes of one session. ``key`` is the session's. Can be made in any thread.
 
-    def __init__(self, config: Config, resources: SharedResources, *, cwd: str, key: str) -> None:
+    ``documents`` are the files in the user's editor. A lock ignores them: between its check and the editor's access, a
+    command could replace the file by a link that leads outside.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        resources: SharedResources,
+        *,
+        cwd: str,
+        key: str,
+        documents: OpenDocuments | None = None,
+    ) -> None:
         self.resources = resources
         self._config = config
         self.cwd = cwd
@@ -47,6 +59,7 @@ class Toolbox:
         self._kept_in = data_directory(config)
         self._key = key
         self._seen = ReadState()
+        self._documents = None if config.lock else documents
         self._processes: Processes | None = None
         self._spills: Spills | None = None
         self._commands: Bash | None = None
@@ -104,14 +117,16 @@ class Toolbox:
             case "bash":
                 return LazyTool(specs.bash(lock=self._config.lock, lock_net=self._config.lock_net), self._bash)
             case "edit":
-                return LazyTool(specs.EDIT, partial(_load, "edit", "Edit", self._writable, self._seen))
+                return LazyTool(specs.EDIT, partial(_load, "edit", "Edit", self._writable, self._seen, self._documents))
             case "read":
-                make = partial(_load, "read", "Read", self._readable, self._seen)
+                make = partial(_load, "read", "Read", self._readable, self._seen, self._documents)
                 return LazyTool(specs.READ, make, read_only=True)
             case "skill":
                 return LazyTool(specs.SKILL, partial(_load, "skill", "Skill", skills), read_only=True)
             case "write":
-                return LazyTool(specs.WRITE, partial(_load, "write", "Write", self._writable, self._seen))
+                return LazyTool(
+                    specs.WRITE, partial(_load, "write", "Write", self._writable, self._seen, self._documents)
+                )
             case _:
                 raise ConfigError(f"zot has no tool named {name!r}")
 

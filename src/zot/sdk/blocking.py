@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from zot.config.config import Config
@@ -96,6 +96,10 @@ class BlockingRuntime:
     def approve(self, request_id: str, decision: str) -> None:
         """Answer an `ApprovalRequest`: allow_once, allow_always or reject. Raise UserError if it is not pending."""
         self._call(lambda runtime: runtime.approve(request_id, decision))
+
+    def answer(self, request_id: str, action: str, content: Mapping[str, Any] | None = None) -> None:
+        """Answer a `QuestionRequest`: accept with the values of its fields, decline or cancel."""
+        self._call(lambda runtime: runtime.answer(request_id, action, content))
 
     def cancel(self) -> None:
         """Cancel the running prompt or compaction, if any. Its events continue up to `done`."""

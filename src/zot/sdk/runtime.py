@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import msgspec
@@ -75,7 +75,7 @@ class Runtime:
     def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> Events:
         """Start a prompt and return its events. Raise RuntimeBusy while another one runs, UserError if it is empty."""
         session = self._idle()
-        inbox = Inbox(session, can_approve=self._config.approvals)
+        inbox = Inbox(session, can_approve=self._config.approvals, can_answer=self._config.questions)
         return Events(inbox, session.prompt(text, images, observer=inbox))
 
     async def run(self, text: str, images: Sequence[ImageBlock] = ()) -> Answer:
@@ -93,7 +93,7 @@ class Runtime:
     def compact(self) -> Events:
         """Start to replace all but the newest messages by a summary; return the events. Raise RuntimeBusy if busy."""
         session = self._idle()
-        inbox = Inbox(session, can_approve=self._config.approvals)
+        inbox = Inbox(session, can_approve=self._config.approvals, can_answer=self._config.questions)
         return Events(inbox, session.compact(inbox))
 
     async def undo_compact(self) -> None:
@@ -116,6 +116,14 @@ class Runtime:
     def approve(self, request_id: str, decision: str) -> None:
         """Answer an `ApprovalRequest`: allow_once, allow_always or reject. Raise UserError if it is not pending."""
         self._open().approvals.answer(request_id, decision)
+
+    def answer(self, request_id: str, action: str, content: Mapping[str, Any] | None = None) -> None:
+        """Answer a `QuestionRequest`: accept with the values of its fields, decline or cancel.
+
+        Needs ``questions=True``; otherwise questions are declined. Raise UserError if it is not open or a value does
+        not fit.
+        """
+        self._open().worker.questions.answer(request_id, action, content)
 
     def set_model(self, model_id: str) -> None:
         """Use another model of the same provider from the next model call on. Raise UserError if there is none."""
@@ -290,9 +298,11 @@ class Inbox(Subscriber, JobObserver):
     """The subscriber that buffers one run's events for `Events`."""
 
     can_approve = False
+    can_answer = False
 
-    def __init__(self, session: Session, *, can_approve: bool) -> None:
+    def __init__(self, session: Session, *, can_approve: bool, can_answer: bool) -> None:
         self.can_approve = can_approve
+        self.can_answer = can_answer
         self.job: _RunJob | None = None
         self._session = session
         try:

@@ -7,7 +7,7 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -16,12 +16,9 @@ from zot.encoding import thread_safe_type
 from zot.errors import AgentError, ProtocolError, UserError, explained
 from zot.events import Done, Error, ExtNotify, notice_lines
 from zot.messages import ImageBlock, show
-from zot.panels import CommandAnswer
 from zot.runtime.open import OpenRequest, open_session
 from zot.runtime.shared import SharedResources
-from zot.serve.lifetime import Lifetime, close_in_time, wind_down
-from zot.serve.stdio import report_write_failure
-from zot.serve.streams import StreamWriter, pump, read_chunks
+from zot.serve.streams import NotAuthorized, StreamWriter, serve_lines
 from zot.session.history import Batch, Outlet, WritingSubscriber
 from zot.session.queue import JobObserver
 from zot.session.session import Session
@@ -31,6 +28,9 @@ from zot.wire.lines import LineSplitter, TooLong
 from zot.wire.rpc import EventEncoder
 from zot.wire.rpc_greeting import Command, Greeting, Hello, Ping, fail, fail_frame, name_of, succeed
 
+if TYPE_CHECKING:
+    from zot.panels import CommandAnswer
+
 log = logging.getLogger("zot")
 
 
@@ -38,10 +38,6 @@ class Output(Outlet, Protocol):
     """Destination of encoded lines."""
 
     def write(self, data: bytes) -> None: ...
-
-
-class NotAuthorized(AgentError):
-    """The client did not present the token. It has its refusal already; close the connection."""
 
 
 class RpcServer(WritingSubscriber):
@@ -75,6 +71,10 @@ class RpcServer(WritingSubscriber):
     def can_approve(self) -> bool:
         return "approvals" in self._greeting.features and not self._input_ended
 
+    @property
+    def can_answer(self) -> bool:
+        return "questions" in self._greeting.features and not self._input_ended
+
     # Commands from the client.
 
     def take(self, line: bytes | TooLong) -> None:
@@ -86,25 +86,34 @@ class RpcServer(WritingSubscriber):
         except ProtocolError as problem:
             self._output.write(fail_frame(problem))
             if self._greeting.locked:
-                raise NotAuthorized("the first line must be hello with the token") from None
+                raise NotAuthorized("rpc: the first line must be hello with the token") from None
             return
         refusal = self._greeting.refusal(command)
         if refusal is not None:
             self._output.write(fail(command, refusal))
-            raise NotAuthorized(refusal)
+            raise NotAuthorized(f"rpc: {refusal}")
         self._session.extensions.start()
         if self._pending or self._held:
             self._hold(command)
         else:
             self._perform(command)
 
+    @property
+    def sessions(self) -> Sequence[Session]:
+        """The session."""
+        return (self._session,)
+
     async def finish(self) -> None:
-        """Wait until every command has been answered or is queued in the session."""
+        """Wait until every command has been answered and the session is idle."""
         while self._pending:
             await self._settled.wait()
+        await self._session.worker.finish()
+
+    async def close(self) -> None:
+        """Release nothing: there is nothing besides the session."""
 
     def end_input(self) -> None:
-        """Handle the end of the client's input: it can no longer answer approvals."""
+        """Handle the end of the client's input: it can no longer answer."""
         self._input_ended = True
         self._session.worker.approver_left()
 
@@ -171,7 +180,7 @@ class RpcServer(WritingSubscriber):
                 self._succeed(command)
                 session.abort(queue=bool(queue))
             case rpc.GetState():
-                self._succeed(command, rpc.StateData.of(session.state()))
+                self._succeed(command, rpc.StateData.of(session.state(), self._greeting.features))
             case rpc.GetMessages(view="full"):
                 self._later(command, self._all_messages())
             case rpc.Fork(session=new_id, messages=count):
@@ -183,6 +192,9 @@ class RpcServer(WritingSubscriber):
                 self._succeed(command, {"messages": messages})
             case rpc.Approve(request=request, decision=decision):
                 session.approvals.answer(request or "", decision or "")
+                self._succeed(command)
+            case rpc.Answer(request=request, action=action, content=content):
+                session.worker.questions.answer(request or "", action or "", content)
                 self._succeed(command)
             case rpc.Clear():
                 session.clear(self._observer(command))
@@ -309,48 +321,11 @@ def serve_stdio(
     overrides: Overrides,
 ) -> int:
     """Serve the client in an event loop of its own. Return the exit code."""
-    request = OpenRequest(config=config, overrides=overrides)
-    return asyncio.run(_serve(request, greeting, lines, waiting, descriptors))
 
+    async def make(output: StreamWriter, resources: SharedResources) -> RpcServer:
+        session = await open_session(OpenRequest(config=config, overrides=overrides), resources)
+        greeting.provider = session.agent.provider.name
+        greeting.model = lambda: session.agent.model.id
+        return RpcServer(session, greeting, output)
 
-async def _serve(
-    request: OpenRequest,
-    greeting: Greeting,
-    lines: LineSplitter,
-    waiting: Sequence[bytes | TooLong],
-    descriptors: tuple[int, int],
-) -> int:
-    """Serve the client until its input ends, a signal arrives, or it stops reading. Return the exit code."""
-    incoming, outgoing = descriptors
-    output = StreamWriter(outgoing)
-    lifetime = Lifetime(outgoing)
-    output.on_broken(lifetime.end)
-    resources = SharedResources(own_process=True)
-    session: Session | None = None
-
-    async def converse() -> None:
-        nonlocal session
-        session = opened = await open_session(request, resources)
-        greeting.provider = opened.agent.provider.name
-        greeting.model = lambda: opened.agent.model.id
-        server = RpcServer(opened, greeting, output)
-        for line in waiting:
-            server.take(line)
-        await pump(read_chunks(incoming), lines, server.take, output)
-        lifetime.input_ended = True
-        server.end_input()
-        await server.finish()
-        await opened.worker.finish()
-        await output.drained()
-
-    code = 0
-    try:
-        if await lifetime.bound(converse()) and session is not None:
-            await close_in_time([session], lifetime)
-    except NotAuthorized as problem:
-        sys.stderr.write(f"zot: rpc: {problem}\n")
-        code = 1
-    if session is not None:
-        await wind_down([session], resources, output)
-    output.close()
-    return code if output.problem is None else report_write_failure(output.problem)
+    return asyncio.run(serve_lines(make, lines, waiting, descriptors))

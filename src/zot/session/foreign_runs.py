@@ -18,6 +18,8 @@ from zot.events import (
     PanelClosed,
     PanelOpened,
     PanelRendered,
+    QuestionAnswer,
+    QuestionRequest,
 )
 from zot.session.history import Batch
 from zot.session.recovery import WaitingRuns
@@ -31,7 +33,16 @@ _LOOK_S = 0.5
 _PATIENT_POLLS = 6
 _MAX_ROWS = 5000
 #: Events that concern only the clients of the other process.
-_FOREIGN_ONLY = ApprovalRequest | ApprovalAnswer | ExtWaiting | PanelOpened | PanelRendered | PanelClosed
+_FOREIGN_ONLY = (
+    ApprovalRequest
+    | ApprovalAnswer
+    | QuestionRequest
+    | QuestionAnswer
+    | ExtWaiting
+    | PanelOpened
+    | PanelRendered
+    | PanelClosed
+)
 
 
 class ForeignRuns:

@@ -68,7 +68,7 @@ class ConversationBefore(msgspec.Struct, frozen=True):
 
 
 class Subscriber(ABC):
-    """A receiver of every event of a session, in order. By default it answers no approvals and is never full."""
+    """A receiver of every event of a session, in order. By default it answers nothing and is never full."""
 
     @abstractmethod
     def deliver(self, batch: Batch) -> None:
@@ -77,6 +77,11 @@ class Subscriber(ABC):
     @property
     def can_approve(self) -> bool:
         """True if this subscriber can answer approval requests."""
+        return False
+
+    @property
+    def can_answer(self) -> bool:
+        """True if this subscriber can answer questions of tools."""
         return False
 
     @property

@@ -110,6 +110,7 @@ class Session:
             context_tokens=agent.gauge.need(agent.system, (), transcript.messages) if len(transcript) else 0,
             context_window=agent.model.context_window,
             locked=agent.locked,
+            questions=self.worker.open_questions,
         )
 
     # Runs.
@@ -304,7 +305,8 @@ class Session:
         await self.extensions.close()
         await self.tools.close()
         await self.agent.provider.close()
-        await self._release()
+        release, self._release = self._release, TranscriptPast().release
+        await release()  # Once: others may use the same journal.
 
 
 class AbortableWaits:

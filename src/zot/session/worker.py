@@ -46,6 +46,9 @@ from zot.session.recovery import Clean, WaitingRuns, inspect, needs_lease, recov
 from zot.store import Row
 
 if TYPE_CHECKING:
+    from zot.agent.questions import PendingQuestions
+    from zot.events import QuestionRequest
+    from zot.questions import Question, QuestionReply
     from zot.tools.checkpoints import Restorer  # Imported lazily: few sessions are rewound.
 
 log = logging.getLogger("zot")
@@ -143,7 +146,22 @@ class Worker:
         #: Whether a run that waits for an approval is being left to another process.
         self._is_parking = False
         self._closed = False
+        self._questions: PendingQuestions | None = None
         history.on_failure = self._store_failed
+
+    @property
+    def questions(self) -> PendingQuestions:
+        """The questions of running tool calls to the user."""
+        if self._questions is None:
+            from zot.agent.questions import PendingQuestions  # Imported lazily: few tools ask.
+
+            self._questions = PendingQuestions(timeout_s=self._agent.approver.timeout_s, clock=self._clock)
+        return self._questions
+
+    @property
+    def open_questions(self) -> tuple[QuestionRequest, ...]:
+        """The questions that wait for an answer."""
+        return () if self._questions is None else self._questions.open
 
     @property
     def busy(self) -> bool:
@@ -218,9 +236,11 @@ class Worker:
             job.drop(RunCancelled("cancelled before it began"))
 
     def approver_left(self) -> None:
-        """Close the pending approval request if no remaining subscriber can answer it."""
+        """Close the pending approval request and questions that no remaining subscriber can answer."""
         if not self._can_ask():
             self.approvals.give_up("unanswerable")
+        if self._questions is not None and not self._can_answer():
+            self._questions.give_up()
 
     def settings_changed(self) -> None:
         """Record changed settings in the current run; otherwise the next job records them."""
@@ -354,7 +374,13 @@ class Worker:
             run.prompt(text, job.images, channel=job.channel, prompt_id=job.prompt_id, by=job.by)
 
     def _new_run(self) -> Run:
-        return Run(self._history, owners=(self._key, f"{self._key}/{self._history.run}"), now=self._now)
+        owners = self._key, f"{self._key}/{self._history.run}"
+        return Run(self._history, owners=owners, now=self._now, ask=self._ask)
+
+    async def _ask(self, run: Run, question: Question, call: str) -> QuestionReply:
+        """Ask the user a question of a tool call."""
+        number = self._history.run
+        return await self.questions.ask(run, question, call=call, number=number, can_ask=self._can_answer())
 
     def _steer(self, run: Run) -> bool:
         """Send the waiting steering messages. True if there were any."""
@@ -551,6 +577,10 @@ class Worker:
     def _can_ask(self) -> bool:
         """True if approvals can be requested."""
         return self._resumes or any(subscriber.can_approve for subscriber in self._history.subscribers)
+
+    def _can_answer(self) -> bool:
+        """True if a subscriber can answer questions."""
+        return any(subscriber.can_answer for subscriber in self._history.subscribers)
 
     def _emit_end(self, current: _Current, run: Run, problem: BaseException | None) -> None:
         """Emit the events that end a run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 TIMEOUT_GRACE_S = 2.0
 ABORT_GRACE_S = 0.5
 _MAX_SHOWN_JOBS = 50
-#: Set for every command: `git status` then reports without rewriting the index, and leaves no lock in the way.
+_MAX_COUNT_DIGITS = 6
+#: Set for every command: `git status` and `git diff` then report without rewriting the index, and leave no lock in the
+#: way. The second is a setting, which only its own variables pass to every git.
 _ENVIRONMENT = {"GIT_OPTIONAL_LOCKS": "0"}
+_GIT_SETTING = ("diff.autoRefreshIndex", "false")
 
 
 class BashArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,9 +118,19 @@ class Bash:
         try:
             if self._sandbox is not None:
                 command = await self._sandbox.confine(command, self._processes)
+            # After the sandbox: it lets none of the user's settings in, which may contain secrets.
+            command = command._replace(env={**command.env, **_git_setting(command.env)})
             return await self._processes.spawn(command)
         except (OSError, ValueError) as exc:
             raise ToolFailed(f"cannot start the command: {plain_reason(exc)}") from exc
+
+
+def _git_setting(env: Mapping[str, str]) -> dict[str, str]:
+    """Return variables that add our setting of git to those that ``env`` has."""
+    given = env.get("GIT_CONFIG_COUNT", "")
+    count = int(given) if given.isascii() and given.isdigit() and len(given) < _MAX_COUNT_DIGITS else 0
+    key, value = _GIT_SETTING
+    return {"GIT_CONFIG_COUNT": str(count + 1), f"GIT_CONFIG_KEY_{count}": key, f"GIT_CONFIG_VALUE_{count}": value}
 
 
 def _shell(command: str) -> list[str | bytes]:

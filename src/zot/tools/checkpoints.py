@@ -11,8 +11,8 @@ from zot.errors import ToolFailed
 from zot.files import sha256
 from zot.store import NOT_KEPT, FileChanged
 from zot.text import has_surrogate
+from zot.tools.base import ReadState, version_of
 from zot.tools.file_access import FileLocation, Paths, read_at
-from zot.tools.read_state import ReadState, version_of
 
 #: Larger contents are not kept.
 MAX_KEPT_BYTES = 8 * 1024 * 1024

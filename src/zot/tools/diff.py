@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from difflib import unified_diff
 from typing import NamedTuple, TypeAlias
 
 from zot.tools.text_encoding import UTF_8, Encoding, detect, from_units, to_units
@@ -243,8 +244,6 @@ def _span(number: int, count: int) -> str:
 
 def unified(one: bytes | None, other: bytes | None, path: str) -> Iterator[str]:
     """Yield the rows of a unified diff, each ended by LF; None is no file. Binary files are only said to differ."""
-    from difflib import unified_diff  # Imported lazily: only comparisons need it.
-
     names = "/dev/null" if one is None else f"a/{path}", "/dev/null" if other is None else f"b/{path}"
     left, right = _lines(one or b""), _lines(other or b"")
     if left is None or right is None:

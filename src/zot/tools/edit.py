@@ -11,20 +11,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice, pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from zot.errors import ToolFailed
 from zot.messages import TextBlock
-from zot.tools.base import Output, ToolContext, decode_args, to_utf8
+from zot.tools.base import Output, ReadState, ToolContext, decode_args, to_utf8, version_of
 from zot.tools.checkpoints import content_of, wrote
 from zot.tools.command_output import Excerpt
 from zot.tools.diff import Change, Row, Skipped, apply, common_start, diff, lines_in_common
 from zot.tools.file_access import FileLocation, Paths, UnrestrictedPaths, read_at
-from zot.tools.read_state import ReadState, version_of
 from zot.tools.specs import EDIT
 from zot.tools.text_encoding import BROKEN_UTF_8, LATIN_1, UTF_8, WINDOWS_1252, Encoding, detect, to_units
+
+if TYPE_CHECKING:
+    from zot.tools.documents import OpenDocuments
 
 _BLOCK = 8192
 MAX_FILE_BYTES = 32 * 1024 * 1024
@@ -55,16 +57,20 @@ class Edit:
     spec = EDIT
     read_only = False
 
-    def __init__(self, paths: Paths | None = None, seen: ReadState | None = None) -> None:
+    def __init__(
+        self, paths: Paths | None = None, seen: ReadState | None = None, documents: OpenDocuments | None = None
+    ) -> None:
         self._paths = UnrestrictedPaths() if paths is None else paths
         self._seen = ReadState() if seen is None else seen
+        self._documents = documents
 
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
         """Make all edits and return their diff. Raise ToolFailed, leaving the file unchanged."""
         wanted = decode_args(args, EditArgs)
         if not wanted.edits:
             raise ToolFailed("at least one edit is required")
-        with self._paths.find(wanted.path, context.cwd) as place:
+        with self._paths.find(wanted.path, context.cwd) as found:
+            place = found if self._documents is None else await self._documents.locate(found, context.reporter)
             data, about = _content(place, wanted.path)
             if self._seen.is_stale(place.keys, version_of(data, about)):
                 raise ToolFailed(f"{wanted.path} has changed since you last saw it; read it again before you edit it")
@@ -78,8 +84,8 @@ class Edit:
             new = apply(data, changes)
             if context.reporter.keeps_changes:
                 await context.reporter.writing(wrote(place.path, context.cwd, content_of(data), content_of(new)))
-            # No await from here on: an abort must not report an unchanged file after the change.
-            replaced = place.replace(new, expected=about)
+            # No other await from here on: an abort must not report an unchanged file after the change.
+            replaced = await place.save(new, expected=about)
             if place.keys in self._seen:
                 self._seen.note(place.keys, version_of(new, replaced.about))
         return (TextBlock(shown + "".join(f"[{note}]\n" for note in replaced.notes)),)

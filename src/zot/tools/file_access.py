@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, Self
 
 from zot.errors import ToolFailed
 from zot.files import MAX_LINKS, OPEN_DIRECTORY, link_target
-from zot.tools.read_state import Keys, version_from_status
+from zot.tools.base import Keys, version_from_status
 
 _OPEN_BENEATH = OPEN_DIRECTORY | os.O_NOFOLLOW
 #: Attributes set by users and their programs, and access control lists. All others belong to the system.
@@ -336,6 +336,10 @@ class FileLocation:
             return self._write_and_rename(data, expected, mode)
         except OSError as exc:
             raise failure("write", self._shown, exc) from exc
+
+    async def save(self, data: bytes, *, expected: os.stat_result | None = None) -> Replaced:
+        """Replace the whole content as `replace` does, which needs no await: an abort comes before or after it."""
+        return self.replace(data, expected=expected)
 
     def remove(self, *, expected: os.stat_result) -> None:
         """Remove the file if it still has the status ``expected``. Raise ToolFailed."""

@@ -305,7 +305,7 @@ class GuardedChild(Child):
         loop.add_reader(control, self._on_readable)
 
     async def start(self, request: bytes, fds: Sequence[int], *, program: str, cwd: str) -> None:
-        """Request a command with the descriptors that `guardian_process/keeper.py` expects, and wait until it runs.
+        """Request a command with the descriptors that `guardian_process/main.py` expects, and wait until it runs.
 
         Raise OSError; KeeperEnded if the command was not started and another keeper may be asked.
         """

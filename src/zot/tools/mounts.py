@@ -8,6 +8,9 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TypeAlias
 
+from zot.config.paths import SANDBOX_MARK
+from zot.config.private_paths import PrivatePath
+from zot.errors import UserError
 from zot.files import MAX_LINKS
 
 #: Arguments of one mount, without the mount point, which comes last.
@@ -37,12 +40,20 @@ _EMPTY: Mount = ("--tmpfs",)
 _OTHERS_MAY_LOOK = stat.S_IROTH | stat.S_IXOTH
 
 
+class CannotHide(UserError):
+    """A private file is in a directory that a sandbox must show. There it would be seen as soon as it appears."""
+
+    def __init__(self, one: PrivatePath) -> None:
+        what = f"{one.path} is zot's own ({one.purpose})"
+        super().__init__(f"{what}, and {one.hidden} would show it: move it to a directory of its own")
+
+
 def locked_mounts(
     cwd: str,
     *,
     path: str = "",
     home: str = "",
-    hidden: Sequence[str] = (),
+    hidden: Sequence[PrivatePath] = (),
     shown: Sequence[str] = (),
     protected: Places | None = None,
 ) -> list[tuple[str, ...]]:
@@ -50,11 +61,11 @@ def locked_mounts(
 
     Programs are the system's and those on ``path``, a list as in the variable PATH. ``home`` and /tmp are private and
     empty. ``hidden`` paths are empty, except for ``shown`` directories, which are readable. ``protected`` are mounts in
-    ``cwd``.
+    ``cwd``. Raise CannotHide.
     """
     here = os.path.realpath(cwd)
     places = system(home, away=[here])
-    places |= in_path(path, away=[*places, here, *map(os.path.realpath, hidden)])
+    places |= in_path(path, away=[*places, here, *(os.path.realpath(one.path) for one in hidden)])
     places |= private(home, away=[here])
     places[here] = ("--bind", here)
     places |= closing(places, [here], hidden=hidden, protected=protected or {})
@@ -79,12 +90,16 @@ def private(home: str, *, away: Sequence[str]) -> Places:
 
 
 def mounts(places: Places) -> list[tuple[str, ...]]:
-    """Return the mounts as arguments of bubblewrap, in order. The root itself is read-only."""
+    """Return the mounts as arguments of bubblewrap, in order. The root itself is read-only, with the sandbox's mark."""
     # Parents first, so that no mount covers another.
     ordered = sorted(places, key=lambda place: len(place.rstrip("/").split("/")))
     # Root could otherwise change kernel settings in /proc/sys and elsewhere.
     last = ("/proc", "/") if os.geteuid() == 0 else ("/",)
-    return [*((*places[place], place) for place in ordered), *(("--remount-ro", place) for place in last)]
+    return [
+        *((*places[place], place) for place in ordered),
+        ("--dir", SANDBOX_MARK),
+        *(("--remount-ro", place) for place in last),
+    ]
 
 
 def in_path(path: str, *, away: Sequence[str]) -> Places:
@@ -259,20 +274,29 @@ def _between(here: str, hidden: Sequence[str]) -> Iterator[str]:
             yield place
 
 
-def closing(places: Places, writable: Sequence[str], *, hidden: Sequence[str], protected: Places) -> Places:
+def closing(places: Places, writable: Sequence[str], *, hidden: Sequence[PrivatePath], protected: Places) -> Places:
     """Return mounts over ``places`` that make ``hidden`` paths empty and have those that are ``protected``.
 
-    Existing directories, files and sockets are covered if they would be seen. Directories above them in a ``writable``
-    place stay what they are.
+    What would be seen is covered, now and later: files that come and go with the directory that they are in.
+    Directories above them in a ``writable`` place stay what they are. Raise CannotHide for a file in a directory that
+    the sandbox must show.
     """
     covered: Places = {}
-    for path in map(os.path.realpath, hidden):
+    directories = [one.hidden for one in hidden if one.is_directory]
+    for one in hidden:
+        path = one.hidden
         if places.get(innermost(path, places), _EMPTY) == _EMPTY:
             continue
-        if os.path.isdir(path):
-            covered[path] = _EMPTY
-        elif os.path.exists(path):
-            covered[path] = ("--ro-bind", "/dev/null")
+        if one.is_directory or one.stays:
+            mount = _EMPTY if os.path.isdir(path) else ("--ro-bind", "/dev/null")
+        elif is_in(path, directories):
+            continue
+        elif path in places:
+            raise CannotHide(one)
+        else:
+            mount = _EMPTY
+        if os.path.exists(path):
+            covered[path] = mount
     closed = protected | covered
     around = {place for here in writable for place in _between(here, [*closed])}
     return {place: ("--bind", place) for place in around if not is_in(place, [*closed])} | closed

@@ -8,7 +8,7 @@ import os
 import stat
 from enum import Enum
 from itertools import islice
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -16,7 +16,7 @@ from zot.errors import ToolFailed
 from zot.files import link_target
 from zot.messages import ImageBlock, TextBlock
 from zot.text import printable
-from zot.tools.base import Output, ToolContext, decode_args
+from zot.tools.base import Output, ReadState, ToolContext, decode_args, version
 from zot.tools.file_access import Paths, UnrestrictedPaths, read_at
 from zot.tools.images import (
     MAX_IMAGE_BYTES,
@@ -28,7 +28,6 @@ from zot.tools.images import (
     is_surely_binary,
     kind_of,
 )
-from zot.tools.read_state import ReadState, version
 from zot.tools.specs import MAX_BYTES, MAX_LINES, READ
 from zot.tools.text_encoding import (
     LATIN_1,
@@ -41,6 +40,9 @@ from zot.tools.text_encoding import (
     detect_narrow,
     find,
 )
+
+if TYPE_CHECKING:
+    from zot.tools.documents import OpenDocuments
 
 #: Longer lines are cut, unless only one line is requested.
 MAX_LINE_BYTES = 4096
@@ -70,28 +72,36 @@ class Read:
     read_only = True
 
     def __init__(
-        self, paths: Paths | None = None, seen: ReadState | None = None, *, max_skipped_bytes: int = MAX_SKIPPED_BYTES
+        self,
+        paths: Paths | None = None,
+        seen: ReadState | None = None,
+        documents: OpenDocuments | None = None,
+        *,
+        max_skipped_bytes: int = MAX_SKIPPED_BYTES,
     ) -> None:
         self._paths = UnrestrictedPaths() if paths is None else paths
         self._seen = ReadState() if seen is None else seen
+        self._documents = documents
         self._max_skipped_bytes = max_skipped_bytes
 
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
         """Return one window of the file. Raise ToolFailed for a missing or binary file, or an unsuitable image."""
         wanted = decode_args(args, ReadArgs)
         first, limit = wanted.offset or 1, min(wanted.limit or MAX_LINES, MAX_LINES)
-        with self._paths.find(wanted.path, context.cwd) as place, place.open() as fd:
-            if stat.S_ISDIR(os.fstat(fd).st_mode):
-                return (TextBlock(_listing(fd, first, limit)),)
-            start = read_at(fd, PROBE_BYTES, 0)
-            if mime_type := image_type(start):
-                return (ImageBlock(mime_type, _image(fd, mime_type, wanted.path)),)
-            encoding = _encoding(fd, start, wanted.path)
-            # Version first: a change during the read counts as unseen.
-            seen = await version(fd)
-            text = await self._window(fd, encoding, first, limit)
-            self._seen.note(place.keys, seen)
-            return (TextBlock(text),)
+        with self._paths.find(wanted.path, context.cwd) as found:
+            place = found if self._documents is None else await self._documents.locate(found)
+            with place.open() as fd:
+                if stat.S_ISDIR(os.fstat(fd).st_mode):
+                    return (TextBlock(_listing(fd, first, limit)),)
+                start = read_at(fd, PROBE_BYTES, 0)
+                if mime_type := image_type(start):
+                    return (ImageBlock(mime_type, _image(fd, mime_type, wanted.path)),)
+                encoding = _encoding(fd, start, wanted.path)
+                # Version first: a change during the read counts as unseen.
+                seen = await version(fd)
+                text = await self._window(fd, encoding, first, limit)
+                self._seen.note(place.keys, seen)
+                return (TextBlock(text),)
 
     async def _window(self, fd: int, encoding: Encoding, first: int, limit: int) -> str:
         window, size = Window(encoding, first=first, limit=limit), os.fstat(fd).st_size

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from zot.errors import ToolFailed
 from zot.messages import TextBlock
-from zot.tools.base import Output, ToolContext, decode_args, to_utf8
+from zot.tools.base import Output, ReadState, ToolContext, decode_args, to_utf8, version, version_of
 from zot.tools.checkpoints import content_at, content_of, wrote
 from zot.tools.file_access import FileLocation, Paths, UnrestrictedPaths, read_at
-from zot.tools.read_state import ReadState, version, version_of
 from zot.tools.specs import WRITE
 from zot.tools.text_encoding import PROBE_BYTES, UTF_8, detect
+
+if TYPE_CHECKING:
+    from zot.tools.documents import OpenDocuments
 
 
 class WriteArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,9 +30,12 @@ class Write:
     spec = WRITE
     read_only = False
 
-    def __init__(self, paths: Paths | None = None, seen: ReadState | None = None) -> None:
+    def __init__(
+        self, paths: Paths | None = None, seen: ReadState | None = None, documents: OpenDocuments | None = None
+    ) -> None:
         self._paths = UnrestrictedPaths() if paths is None else paths
         self._seen = ReadState() if seen is None else seen
+        self._documents = documents
 
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
         """Write the file and report its size. Raise ToolFailed, leaving the file unchanged."""
@@ -38,7 +43,8 @@ class Write:
         data = to_utf8(wanted.content, "content")
         if wanted.path.rstrip("/") not in ("", wanted.path):
             raise ToolFailed(f"cannot write {wanted.path}: that names a directory")
-        with self._paths.find(wanted.path, context.cwd, make_parents=True) as place:
+        with self._paths.find(wanted.path, context.cwd, make_parents=True) as found:
+            place = found if self._documents is None else await self._documents.locate(found, context.reporter)
             known, changed = await self._look(place, wanted.path, data) if place.exists() else (None, [])
             if context.reporter.keeps_changes:
                 before = content_at(place)
@@ -46,7 +52,7 @@ class Write:
                 known = known or before.about
                 if before.digest is None and place.exists():
                     raise ToolFailed(f"{wanted.path} was created by another program at the same time; read it first")
-            replaced = place.replace(data, expected=known)
+            replaced = await place.save(data, expected=known)
             self._seen.note(place.keys, version_of(data, replaced.about))
         lines = data.count(b"\n") + (not data.endswith(b"\n") and data != b"")
         summary = (

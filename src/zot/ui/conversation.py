@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
-from zot.events import Decision, SessionState
+from zot.events import Decision, QuestionAction, SessionState
 from zot.messages import Counters, ImageBlock, PastMessage
 from zot.panels import CommandAnswer, CommandInfo
 
@@ -93,6 +93,9 @@ class Conversation(Protocol):
         """Abort the active run. Does nothing when idle."""
 
     async def approve(self, request: str, decision: Decision) -> None: ...
+
+    async def answer(self, request: str, action: QuestionAction, content: Mapping[str, Any]) -> None:
+        """Answer a question of a tool."""
 
     async def remembered(self) -> Sequence[AllowedCall]:
         """Return the tool calls that are allowed for the rest of the session."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,7 +17,7 @@ from zot.config.skills import discover
 from zot.config.trust import TrustStore, coverage
 from zot.config.vendors import VENDORS, Vendor, endpoint
 from zot.errors import AgentError, ConfigError, NoSuchSession, RunCancelled, RuntimeBusy, StoreFailed, UserError
-from zot.events import Decision, Done, Error, SessionState
+from zot.events import Decision, Done, Error, QuestionAction, SessionState
 from zot.extensions import discovery
 from zot.extensions.manifest import changeable, load, trust_summary
 from zot.files import write_new
@@ -26,6 +26,8 @@ from zot.journal.journal import Journal
 from zot.journal.schema import is_there
 from zot.messages import ImageBlock, Message, PastMessage, ResultBlock, text_of
 from zot.panels import CommandAnswer, CommandInfo
+from zot.providers.http import HttpTransport
+from zot.providers.listing import probe
 from zot.runtime.extensions import manager_of
 from zot.runtime.open import HOSTED, OpenRequest, open_session, open_unrecorded
 from zot.runtime.providers import EarlierProviders
@@ -175,6 +177,9 @@ class LocalConversation:
 
     async def approve(self, request: str, decision: Decision) -> None:
         self._session.approvals.answer(request, decision)
+
+    async def answer(self, request: str, action: QuestionAction, content: Mapping[str, Any]) -> None:
+        self._session.worker.questions.answer(request, action, content)
 
     async def remembered(self) -> Sequence[AllowedCall]:
         return [AllowedCall(one.tool, one.subject) for one in self._session.agent.approver.remembered()]
@@ -437,10 +442,6 @@ class LocalHome:
         return [name for name, vendor in VENDORS.items() if vendor.key_names]
 
     async def login(self, provider: str, key: str) -> str:
-        # Imported lazily: a session of another provider needs no HTTP.
-        from zot.providers.http import HttpTransport
-        from zot.providers.listing import probe
-
         vendor, home, env = self._vendor(provider), self._needed_home(), self._config.environment
         entry = auth_file.AuthEntry(key=checked(provider, key.strip()))
         transport = HttpTransport(env)

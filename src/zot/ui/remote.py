@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, NoReturn
 
 from zot.client.client import Client
 from zot.client.session import ClientSession
 from zot.errors import AgentError, ConnectionLost, PromptLost, UserError
-from zot.events import AgentEvent, Decision, Done, Error, SessionState
+from zot.events import AgentEvent, Decision, Done, Error, QuestionAction, SessionState
 from zot.messages import ImageBlock, PastMessage, ShownImage, text_of
 from zot.panels import CommandAnswer, CommandInfo
 from zot.session.history import Batch, Subscriber
@@ -136,6 +136,10 @@ class ClientConversation:
     async def approve(self, request: str, decision: Decision) -> None:
         async with _user_errors():
             await self._session.approve(request, decision)
+
+    async def answer(self, request: str, action: QuestionAction, content: Mapping[str, Any]) -> None:
+        async with _user_errors():
+            await self._session.answer(request, action, content)
 
     async def remembered(self) -> Sequence[AllowedCall]:
         async with _user_errors():

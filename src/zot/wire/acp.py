@@ -25,6 +25,9 @@ from zot.events import (
     PanelClosed,
     PanelOpened,
     PanelRendered,
+    QuestionAnswer,
+    QuestionField,
+    QuestionRequest,
     Reconfigured,
     Retry,
     TextDelta,
@@ -44,13 +47,18 @@ from zot.messages import (
     CallBlock,
     ImageBlock,
     Message,
+    PastMessage,
     ResultBlock,
+    ShownBlock,
+    ShownCall,
     ShownImage,
-    TextBlock,
+    ShownResult,
+    TranscriptBlock,
     show,
     text_of,
     thought_of,
 )
+from zot.text import visible
 from zot.wire.acp_greeting import ClientCapabilities
 from zot.wire.jsonrpc import INVALID_PARAMS, Request, RpcError
 
@@ -180,11 +188,32 @@ class Authenticate(msgspec.Struct, frozen=True, rename="camel"):
     method_id: str
 
 
+class Logout(msgspec.Struct, frozen=True):
+    """Parameters of `logout`: none."""
+
+
+class _Pair(msgspec.Struct, frozen=True):
+    name: str
+    value: str
+
+
+class McpServer(msgspec.Struct, frozen=True):
+    """An MCP server of the client: a program to start, or with ``type`` "http" or "sse" an address."""
+
+    name: str
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: tuple[_Pair, ...] = ()
+    type: str = "stdio"
+    url: str = ""
+    headers: tuple[_Pair, ...] = ()
+
+
 class NewSession(msgspec.Struct, frozen=True, rename="camel"):
     """Parameters of `session/new`."""
 
     cwd: str
-    mcp_servers: list[Any] | None = None
+    mcp_servers: tuple[McpServer, ...] | None = None
 
 
 class OfSession(msgspec.Struct, frozen=True, rename="camel"):
@@ -198,7 +227,7 @@ class OpenSession(msgspec.Struct, frozen=True, rename="camel"):
 
     session_id: str
     cwd: str
-    mcp_servers: list[Any] | None = None
+    mcp_servers: tuple[McpServer, ...] | None = None
 
 
 class ListSessions(msgspec.Struct, frozen=True):
@@ -253,6 +282,7 @@ class CancelRequest(msgspec.Struct, frozen=True, rename="camel"):
 #: The parameters of each method that a client calls after `initialize`.
 METHODS: Final[dict[str, Any]] = {
     "authenticate": Authenticate,
+    "logout": Logout,
     "session/new": NewSession,
     "session/load": OpenSession,
     "session/resume": OpenSession,
@@ -301,6 +331,82 @@ def decision_of(result: msgspec.Raw | None) -> str:
     return chosen.option_id if chosen.outcome == "selected" and chosen.option_id in known else "reject"
 
 
+class QuestionResult(msgspec.Struct, frozen=True):
+    """A client's answer to `elicitation/create`."""
+
+    action: Literal["accept", "decline", "cancel"]
+    content: dict[str, Any] | None = None
+
+
+_question_results: msgspec.json.Decoder[QuestionResult] = msgspec.json.Decoder(QuestionResult)
+
+
+def question_result(result: msgspec.Raw | None) -> QuestionResult:
+    """Return the answer to a question; anything else than one cancels it."""
+    try:
+        return _question_results.decode(result or b"null")
+    except UNREADABLE:
+        return QuestionResult("cancel")
+
+
+def elicitation(session_id: str, asked: QuestionRequest) -> dict[str, Any]:
+    """Return the parameters of `elicitation/create` for a question of a program."""
+    params: dict[str, Any] = {"sessionId": session_id, "message": f"{asked.origin}: {asked.message}"}
+    if asked.call:
+        params["toolCallId"] = asked.call
+    if asked.url:
+        return {**params, "mode": "url", "elicitationId": asked.id, "url": asked.url}
+    schema: dict[str, Any] = {"type": "object", "properties": {one.name: _property(one) for one in asked.fields}}
+    if required := [one.name for one in asked.fields if one.required]:
+        schema["required"] = required
+    return {**params, "mode": "form", "requestedSchema": schema}
+
+
+_FORMATS: Final = ("email", "uri", "date", "date-time")
+
+
+def _property(field: QuestionField) -> dict[str, Any]:
+    """Return the schema of one value that a question asks for."""
+    more: dict[str, Any]
+    choices = [{"const": one.value, "title": one.title or one.value} for one in field.choices]
+    least, most = field.minimum, field.maximum
+    match field.kind:
+        case "string":
+            more = {"type": "string", "minLength": _whole(least), "maxLength": _whole(most)}
+            more["format"] = field.format if field.format in _FORMATS else None
+        case "choice":
+            more = {"type": "string", "oneOf": choices}
+        case "choices":
+            more = {"type": "array", "items": {"anyOf": choices}, "minItems": _whole(least), "maxItems": _whole(most)}
+        case "integer":
+            more = {"type": "integer", "minimum": _whole(least), "maximum": _whole(most)}
+        case "number":
+            more = {"type": "number", "minimum": least, "maximum": most}
+        case "boolean":
+            more = {"type": "boolean"}
+    more |= {"title": field.title or None, "description": field.description or None, "default": field.default}
+    return {key: value for key, value in more.items() if value is not None}
+
+
+def _whole(bound: float | None) -> int | None:
+    return None if bound is None else int(bound)
+
+
+class _TextFile(msgspec.Struct, frozen=True):
+    content: str
+
+
+_text_files: msgspec.json.Decoder[_TextFile] = msgspec.json.Decoder(_TextFile)
+
+
+def text_in(result: msgspec.Raw) -> str | None:
+    """Return the text in a client's answer to `fs/read_text_file`, None if there is none."""
+    try:
+        return _text_files.decode(result).content
+    except UNREADABLE:
+        return None
+
+
 # Session updates.
 
 
@@ -327,11 +433,11 @@ def compaction(number: int, summary: str) -> Update:
 class ToolCards:
     """Tool calls of a session as the client shows them: cards by the id of the call.
 
-    ``cwd`` resolves relative paths. ``old_text`` returns the content of a file before a call changes it, None if there
-    is none or it cannot be shown.
+    ``cwd`` resolves relative paths. ``old_text`` returns the content of a file before a call changes it, given the id
+    of the call and the path; None if there is none or it cannot be shown.
     """
 
-    def __init__(self, cwd: str, old_text: Callable[[str], str | None] = lambda path: None) -> None:
+    def __init__(self, cwd: str, old_text: Callable[[str, str], str | None] = lambda call_id, path: None) -> None:
         self._cwd = cwd
         self._old_text = old_text
         self._open: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -345,13 +451,14 @@ class ToolCards:
             "sessionUpdate": "tool_call",
             "toolCallId": call_id,
             "title": _title(name, args),
+            "name": name,
             "kind": _KINDS.get(name, "other"),
             "status": "in_progress",
             "rawInput": args,
         }
         if locations := self._locations(args):
             card["locations"] = locations
-        if diffs := self._diffs(name, args):
+        if diffs := self._diffs(call_id, name, args):
             card["content"] = diffs
         return card
 
@@ -394,11 +501,11 @@ class ToolCards:
             case _:
                 return []
 
-    def _diffs(self, name: str, args: dict[str, Any]) -> list[dict[str, Any]]:
+    def _diffs(self, call_id: str, name: str, args: dict[str, Any]) -> list[dict[str, Any]]:
         match name, args:
             case "write", {"path": str(path), "content": str(content)}:
                 diff: dict[str, Any] = {"type": "diff", "path": self._absolute(path), "newText": content}
-                old = self._old_text(diff["path"])
+                old = self._old_text(call_id, diff["path"])
                 return [diff if old is None else {**diff, "oldText": old}]
             case "edit", {"path": str(path), "edits": list(edits)}:
                 return [
@@ -421,16 +528,16 @@ def _pair(edit: Any) -> tuple[str, str]:
 
 
 def _title(name: str, args: dict[str, Any]) -> str:
-    """Return the title of a card: the whole command, or the tool and its path."""
+    """Return the title of a card: the whole command, or the tool and its path. A person may approve by it alone."""
     match name, args:
         case "bash", {"command": str(command)} if command:
-            return command
+            return visible(command)
         case _, {"path": str(path)} if path:
-            return f"{name} {path}"
+            return visible(f"{name} {path}")
         case "skill", {"name": str(skill)}:
-            return f"skill {skill}"
+            return visible(f"skill {skill}")
         case _:
-            return name
+            return visible(name)
 
 
 def card_update(call_id: str, status: str, content: list[dict[str, Any]] | None = None) -> Update:
@@ -494,7 +601,7 @@ class UpdateMaker:
                 self.cards.progress(call_id, text)
                 return ()
             case ToolResult(id=call_id, is_error=is_error, content=content):
-                images = [_text_content(_image_note(one)) for one in content if isinstance(one, ShownImage)]
+                images = [{"type": "content", "content": one} for one in map(_image, content) if one is not None]
                 return (self.cards.result(call_id, is_error, images, text_of(content)),)
             case Usage():
                 return _usage(event, window)
@@ -520,6 +627,8 @@ class UpdateMaker:
                 | Error()
                 | ApprovalRequest()  # A request to the client, not an update.
                 | ApprovalAnswer()
+                | QuestionRequest()
+                | QuestionAnswer()
                 | ConversationReplaced()
                 | Reconfigured()
                 | PanelOpened()  # The protocol has no panels.
@@ -548,32 +657,42 @@ def _image_note(image: ShownImage) -> str:
     return f"[image: {image.mime_type}, {image.bytes} bytes]"
 
 
-def _image(image: ImageBlock) -> dict[str, Any]:
-    from base64 import b64encode  # Imported lazily: few conversations have images.
+def _image(block: TranscriptBlock | ShownBlock) -> dict[str, Any] | None:
+    """Return the content block for an image, None if ``block`` is something else."""
+    match block:
+        case ImageBlock(mime_type=mime_type, data=data):
+            from base64 import b64encode  # Imported lazily: few conversations have images.
 
-    return {"type": "image", "data": b64encode(image.data).decode(), "mimeType": image.mime_type}
+            return {"type": "image", "data": b64encode(data).decode(), "mimeType": mime_type}
+        case ShownImage():
+            return {"type": "text", "text": _image_note(block)}
+        case _:
+            return None
 
 
-def replay(messages: Sequence[Message], cards: ToolCards) -> Iterator[Update]:
-    """Yield the updates that show a conversation again, message by message."""
-    for message in messages:
-        if message.role == "tool":
-            for block in message.content:
-                if isinstance(block, ResultBlock):
-                    images = [
-                        {"type": "content", "content": _image(one)}
-                        for one in block.content
-                        if isinstance(one, ImageBlock)
-                    ]
-                    yield cards.result(block.call_id, block.is_error, images, text_of(block.content))
-            continue
-        if thought := thought_of(message):
-            yield chunk("agent_thought_chunk", thought)
-        kind = "user_message_chunk" if message.role == "user" else "agent_message_chunk"
-        if text := "".join(block.text for block in show(message).content if isinstance(block, TextBlock)):
-            yield chunk(kind, text)
+def replay(message: Message | PastMessage, cards: ToolCards) -> Iterator[Update]:
+    """Yield the updates that show a message again. Images of a past message are named by their size."""
+    if message.role == "tool":
         for block in message.content:
-            if isinstance(block, ImageBlock):
-                yield {"sessionUpdate": kind, "content": _image(block)}
-            elif isinstance(block, CallBlock):
-                yield cards.call(block.id, block.name, block.args)
+            if isinstance(block, ResultBlock | ShownResult):
+                images = [{"type": "content", "content": one} for one in map(_image, block.content) if one is not None]
+                yield cards.result(block.call_id, block.is_error, images, text_of(block.content))
+        return
+    if thought := thought_of(message) if isinstance(message, Message) else message.thought:
+        yield chunk("agent_thought_chunk", thought)
+    kind = "user_message_chunk" if message.role == "user" else "agent_message_chunk"
+    shown = show(message).content if isinstance(message, Message) else message.content
+    if text := text_of(shown):
+        yield chunk(kind, text)
+    for one in message.content:
+        if isinstance(one, CallBlock | ShownCall):
+            yield cards.call(one.id, one.name, one.args)
+        elif (image := _image(one)) is not None:
+            yield {"sessionUpdate": kind, "content": image}
+
+
+def prompted(content: Sequence[ShownBlock]) -> Iterator[Update]:
+    """Yield the updates for a prompt that another client sent."""
+    if text := text_of(content):
+        yield chunk("user_message_chunk", text)
+    yield from (chunk("user_message_chunk", _image_note(one)) for one in content if isinstance(one, ShownImage))

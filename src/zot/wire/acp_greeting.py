@@ -33,11 +33,42 @@ class SessionCapabilities(msgspec.Struct, frozen=True):
     notices: dict[str, Any] | None = None
 
 
+class FileCapabilities(msgspec.Struct, frozen=True, rename="camel"):
+    """Access to the client's files, unsaved changes included."""
+
+    read_text_file: bool | None = False
+    write_text_file: bool | None = False
+
+
+class ElicitationCapabilities(msgspec.Struct, frozen=True):
+    """Questions that the client can show; an object stands for yes."""
+
+    form: dict[str, Any] | None = None
+    url: dict[str, Any] | None = None
+
+
 class ClientCapabilities(msgspec.Struct, frozen=True):
     """What the client supports, as far as zot uses it."""
 
     session: SessionCapabilities | None = None
     auth: AuthCapabilities | None = None
+    fs: FileCapabilities | None = None
+    elicitation: ElicitationCapabilities | None = None
+
+    @property
+    def reads_files(self) -> bool:
+        """True if the client returns the text of files, with unsaved changes."""
+        return self.fs is not None and bool(self.fs.read_text_file)
+
+    @property
+    def writes_files(self) -> bool:
+        """True if the client changes files, too."""
+        return self.fs is not None and bool(self.fs.write_text_file)
+
+    def shows_question(self, *, url: bool) -> bool:
+        """True if the client can ask the user for values, or with ``url`` to open an address."""
+        shown = self.elicitation
+        return shown is not None and (shown.url if url else shown.form) is not None
 
     @property
     def shows_compaction(self) -> bool:
@@ -96,6 +127,7 @@ class AcpGreeting:
                 "promptCapabilities": {"image": True, "audio": False, "embeddedContext": True},
                 "mcpCapabilities": {"http": False, "sse": False},
                 "sessionCapabilities": {"list": {}, "delete": {}, "resume": {}, "close": {}, "fork": {}},
+                "auth": {"logout": {}},
             },
             "authMethods": self._auth_methods(),
         }

@@ -39,7 +39,9 @@ EVENTS: Final = "events"
 PROMPT_IDS: Final = "prompt_ids"
 #: Notify the client before the daemon stops, so that it sends its next prompt to the next daemon, and if it resumes.
 STOPPING: Final = "stopping"
-FEATURES: Final = (EVENTS, PROMPT_IDS, STOPPING)
+#: With `events`: the client answers questions of tools with `session/answer`. Without such a client they are declined.
+QUESTIONS: Final = "questions"
+FEATURES: Final = (EVENTS, PROMPT_IDS, STOPPING, QUESTIONS)
 #: The notifications of the feature `stopping`.
 TELLS_STOPPING: Final = "daemon/stopping"
 TELLS_RESUMED: Final = "daemon/resumed"
@@ -255,6 +257,14 @@ _DECLARED: Final = (
         _CHANGES,
     ),
     Method(
+        "session/answer",
+        "approve",
+        "AnswerQuestion",
+        "QuestionAnswered",
+        "Answers a `question_request` of a tool; the first answer counts.",
+        _CHANGES,
+    ),
+    Method(
         "session/attach",
         "view",
         "Attach",
@@ -393,6 +403,30 @@ _DECLARED: Final = (
     Method("session/panel_key", "prompt", "PanelKey", "PanelTold", "Sends a key to a panel.", _LOADS),
     Method("session/panel_close", "prompt", "PanelClose", "PanelTold", "Closes a panel.", _LOADS),
     Method(
+        "session/extensions",
+        "view",
+        "OfSession",
+        "ExtensionEntries",
+        "Lists the extensions of a session with their states.",
+        _READS,
+    ),
+    Method(
+        "session/files",
+        "prompt",
+        "FindFiles",
+        "FoundFiles",
+        "Finds files below the directory of a session by letters of their paths, for a mention in a prompt.",
+        _CHANGES_STORED,
+    ),
+    Method(
+        "session/image",
+        "view",
+        "FindImage",
+        "FoundImage",
+        "Returns an image of a conversation, which messages and events only mention.",
+        _READS,
+    ),
+    Method(
         "session/git_branch",
         "view",
         "OfSession",
@@ -411,7 +445,10 @@ _DECLARED: Final = (
     ),
     _server("health", "view", "Nothing", "Health", "Returns the health of the daemon: memory, uptime, failures."),
     _server("tui/list", "view", "Nothing", "Clients", "Lists the connections."),
-    _server("cost/query", "view", "CostQuery", "Costs", "Returns tokens and cost, by model and by agent."),
+    _server("cost/query", "view", "CostQuery", "Costs", "Returns tokens and cost, by model, by agent and by day."),
+    _server(
+        "audit/recent", "view", "RecentAudit", "AuditLines", "Returns the newest lines of the audit log.", whole=True
+    ),
     _server(
         "logs/subscribe",
         "view",
@@ -458,6 +495,7 @@ READ_ONLY: Final = frozenset(
         "agents/status",
         "tui/list",
         "cost/query",
+        "audit/recent",
         "config/list",
         "config/sections",
         "config/templates",
@@ -467,6 +505,9 @@ READ_ONLY: Final = frozenset(
         "session/state",
         "session/git_branch",
         "session/commands",
+        "session/extensions",
+        "session/files",
+        "session/image",
         "session/models",
         "session/allowed",
     }

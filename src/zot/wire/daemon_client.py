@@ -16,7 +16,7 @@ from zot.messages import text_of
 from zot.panels import OpenPanels
 from zot.run_summary import RunSummary
 from zot.text import replace_surrogates
-from zot.wire.daemon import FEATURES, PROMPT_IDS, READ_ONLY, TELLS_RESUMED, TELLS_STOPPING, Initialized
+from zot.wire.daemon import FEATURES, PROMPT_IDS, QUESTIONS, READ_ONLY, TELLS_RESUMED, TELLS_STOPPING, Initialized
 from zot.wire.daemon_types import Attached, FailedTurn, Prompted
 from zot.wire.jsonrpc import (
     NULL,
@@ -299,7 +299,9 @@ class _Update(msgspec.Struct, frozen=True, rename="camel"):
 class DaemonPeer:
     """State of a client: pending calls and attached sessions, kept across connections; output waits in `taken`."""
 
-    def __init__(self, *, name: str = "", version: str = "") -> None:
+    def __init__(self, *, name: str = "", version: str = "", questions: bool = False) -> None:
+        """``questions``: the client answers questions of tools."""
+        self._features = [one for one in FEATURES if questions or one != QUESTIONS]
         #: The answer to `initialize`; None until it arrives on the current connection.
         self.greeting: Initialized | None = None
         self._client = {"name": name, "version": version}
@@ -386,7 +388,7 @@ class DaemonPeer:
         self._lines, self._unsent, self.greeting = LineSplitter(max_line_bytes=_MAX_LINE_BYTES), [], None
         self._is_ending = self._has_resumed = False
         self._in_doubt.clear()
-        params = {"protocolVersion": 1, "features": FEATURES, "client": self._client}
+        params = {"protocolVersion": 1, "features": self._features, "client": self._client}
         self._number += 1
         self._calls[self._number] = call = Call(
             encode_request("initialize", params, self._number), self._greeted, is_repeatable=False

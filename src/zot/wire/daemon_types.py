@@ -9,9 +9,10 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from zot.events import ApprovalRequest, Decision, SessionState, SessionStatus
+from zot.events import ApprovalRequest, Decision, QuestionAction, QuestionRequest, SessionState, SessionStatus
 from zot.messages import Counters, PastMessage, ShownBlock, ShownMessage, text_of
 from zot.messages import Stop as StopName
+from zot.panels import ExtensionStanding
 from zot.wire import host
 from zot.wire.spelling import Spelled
 
@@ -244,6 +245,23 @@ class Approved(Spelled, frozen=True):
     acknowledged: bool = True
 
 
+class AnswerQuestion(Spelled, frozen=True):
+    """Answer the question ``request_id``. ``content`` has the values of its fields, for an accept."""
+
+    session_id: str
+    request_id: str
+    action: QuestionAction
+    content: dict[str, Any] | None = None
+
+
+class QuestionAnswered(Spelled, frozen=True):
+    """The answer was passed on."""
+
+    session_id: str
+    request_id: str
+    acknowledged: bool = True
+
+
 class PendingApproval(Spelled, frozen=True):
     """A tool call that waits for a decision. ``timeout_secs`` is the time left until its ``deadline``."""
 
@@ -261,12 +279,16 @@ class PendingApproval(Spelled, frozen=True):
 
 
 class List(Spelled, frozen=True):
-    """Select sessions: by words in their messages, by agent, by directory; at most ``limit``."""
+    """Select sessions: by words in their messages, by agent, by directory; at most ``limit``.
+
+    ``details`` adds what a person wants to see of each: its branch, cost, last words and pending approval.
+    """
 
     query: str | None = None
     limit: Count | None = None
     agent_alias: str | None = None
     cwd: str | None = None
+    details: bool = False
 
 
 class SessionEntry(Spelled, frozen=True, kw_only=True):
@@ -286,6 +308,11 @@ class SessionEntry(Spelled, frozen=True, kw_only=True):
     #: The session that it was forked from.
     parent_id: str | Absent = ABSENT
     closed: bool = False
+    # With ``details`` only.
+    branch: str | Absent = ABSENT
+    cost_usd: float | Absent | None = ABSENT
+    last_words: str | Absent = ABSENT
+    pending_approval: PendingApproval | Absent = ABSENT
 
 
 class Sessions(Spelled, frozen=True):
@@ -317,6 +344,8 @@ class State(Spelled, frozen=True, kw_only=True):
     pending_approval: PendingApproval | Absent = ABSENT
     locked: bool = False
     closed: bool = False
+    #: Questions that wait for `session/answer`, as zot RPC spells them.
+    questions: tuple[QuestionRequest, ...] | Absent = ABSENT
 
     @staticmethod
     def of(now: SessionState, *, last_seq: int, epoch: int, time_s: float, closed: bool) -> State:
@@ -338,6 +367,7 @@ class State(Spelled, frozen=True, kw_only=True):
             pending_approval=ABSENT if now.pending is None else PendingApproval.of(now.pending, time_s),
             locked=now.locked,
             closed=closed,
+            questions=now.questions or ABSENT,
         )
 
     @property
@@ -504,6 +534,55 @@ class Answered(Spelled, frozen=True):
     session_id: str
     content: str
     usage: Used
+
+
+class FindFiles(Spelled, frozen=True):
+    """Select files below the session's directory whose paths contain the letters of ``query`` in order."""
+
+    session_id: str
+    query: str = ""
+    limit: Count | None = None
+
+
+class FoundFiles(Spelled, frozen=True):
+    """``files`` are relative to the session's directory, the best match first."""
+
+    session_id: str
+    files: tuple[str, ...]
+
+
+class FindImage(Spelled, frozen=True):
+    """The image number ``index`` of a message: of the tool result ``call_id``, or of the user message of ``time``."""
+
+    session_id: str
+    call_id: str | None = None
+    time: str | None = None
+    index: Count = 0
+
+
+class FoundImage(Spelled, frozen=True):
+    """An image and its type."""
+
+    session_id: str
+    mime_type: str
+    data_b64: bytes
+
+
+class ExtensionEntry(Spelled, frozen=True):
+    """An extension of a session. ``problem`` says why it does not run."""
+
+    name: str
+    state: ExtensionStanding
+    problem: str
+    tools: tuple[str, ...]
+    commands: tuple[str, ...]
+
+
+class ExtensionEntries(Spelled, frozen=True):
+    """The extensions of a session, in their order."""
+
+    session_id: str
+    extensions: tuple[ExtensionEntry, ...]
 
 
 class CommandEntry(Spelled, frozen=True):
@@ -825,7 +904,7 @@ class Spending(Spelled, frozen=True):
 
 
 class Costs(Spelled, frozen=True, kw_only=True):
-    """Tokens and cost of the selected model calls, by period, model and agent."""
+    """Tokens and cost of the selected model calls, by period, model, agent and day."""
 
     session_cost_usd: float = 0.0
     daily_cost_usd: float = 0.0
@@ -834,6 +913,35 @@ class Costs(Spelled, frozen=True, kw_only=True):
     request_count: int = 0
     by_model: dict[str, Spending] = {}  # noqa: RUF012
     by_agent: dict[str, Spending] = {}  # noqa: RUF012
+    by_day: dict[str, Spending] = {}  # noqa: RUF012
+
+
+class RecentAudit(Spelled, frozen=True):
+    """``limit`` is how many lines to return, 50 by default and 500 at most."""
+
+    limit: Count | None = None
+
+
+class AuditLine(Spelled, frozen=True, kw_only=True):
+    """A line of the audit log, without its hash. Absent fields do not apply."""
+
+    n: int
+    time: str
+    event: str
+    transport: str | Absent = ABSENT
+    uid: int | Absent = ABSENT
+    pid: int | Absent = ABSENT
+    token: str | Absent = ABSENT
+    method: str | Absent = ABSENT
+    session: str | Absent = ABSENT
+    outcome: str | Absent = ABSENT
+    lines: int | Absent = ABSENT
+
+
+class AuditLines(Spelled, frozen=True):
+    """The newest lines of the audit log, the newest first."""
+
+    lines: tuple[AuditLine, ...]
 
 
 class HostRespond(host.Request, frozen=True, rename={"age_ms": "ageMs"}):

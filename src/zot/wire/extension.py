@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-from zot.encoding import UNREADABLE, decoder, encode, explain
+from zot.encoding import UNREADABLE, decoder, encode, explain, standard_json
 from zot.errors import ProtocolError
 from zot.wire.lines import may_repeat_type, not_an_object, refuse_repeated_type
 
@@ -359,9 +359,7 @@ def _fields(line: bytes) -> dict[str, Any] | None:
             return msgspec.json.decode(line, type=dict[str, Any])
         if surrogates > _MAX_SURROGATES:
             return None
-        import json  # Reads lone surrogates, unlike msgspec. Imported lazily: they are rare.
-
-        fields = json.loads(line, parse_constant=_no_number)
+        fields = standard_json().loads(line, parse_constant=_no_number)
     except (*UNREADABLE, ValueError):
         return None
     return fields if isinstance(fields, dict) else None

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from zot.encoding import UNREADABLE, explain
+from zot.encoding import UNREADABLE, explain, standard_json
 from zot.errors import ProtocolError
 
 #: Longest input line in bytes, unless a protocol or a flag sets another limit.
@@ -138,13 +138,14 @@ def refuse_repeated_type(line: bytes, *, noun: str) -> None:
         return
     if len(line) > _MAX_KEY_CHECK_BYTES:
         raise ProtocolError(f"not a {noun}: the frame repeats or hides its keys")
-    import json  # Imported lazily: repeated or escaped keys are rare.
 
     def keys(pairs: list[tuple[str, Any]]) -> list[str]:
         return [key for key, _ in pairs]
 
     try:
-        names: list[str] = json.loads(line, object_pairs_hook=keys, parse_int=str, parse_float=str, strict=False)
+        names: list[str] = standard_json().loads(
+            line, object_pairs_hook=keys, parse_int=str, parse_float=str, strict=False
+        )
     except (ValueError, RecursionError) as problem:  # json may be stricter than the typed decode was.
         raise ProtocolError(not_an_object(line, problem, noun=noun)) from None
     if names.count("type") > 1:

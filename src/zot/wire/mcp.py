@@ -6,14 +6,19 @@ carries version and capabilities. Before, `initialize` opened a connection. `Mcp
 
 from __future__ import annotations
 
+import re
+from binascii import b2a_base64
+from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from zot.encoding import UNREADABLE, explain
+from zot.encoding import UNREADABLE, decoder, explain, thread_safe_type
 from zot.errors import ProtocolError
-from zot.text import printable_line
+from zot.events import QuestionChoice, QuestionField
+from zot.questions import Question, QuestionReply
+from zot.text import printable, printable_line
 from zot.version import __version__
 from zot.wire import jsonrpc
 from zot.wire.jsonrpc import METHOD_NOT_FOUND, Bad, Reply, Request, RpcError
@@ -30,13 +35,19 @@ MAX_VALUES: Final = 1_000_000
 #: The most messages in a row that answer nothing.
 MAX_UNASKED: Final = 10_000
 #: The most rounds in which a server may ask for input before it answers one call.
-MAX_ROUNDS: Final = 8
+MAX_ROUNDS: Final = 32
 #: The most open requests of zot.
 MAX_OPEN: Final = 256
 _MAX_TEXT: Final = 300
 _CLIENT: Final = {"name": "zot", "version": __version__}
-#: Elicitation is declared and declined: servers then learn the answer instead of failing.
-_CAPABILITIES: Final[dict[str, Any]] = {"roots": {}, "elicitation": {}}
+#: Elicitation is declared always, and declined where no user can be asked: servers then get an answer.
+_CAPABILITIES: Final[dict[str, Any]] = {"roots": {}, "elicitation": {"form": {}, "url": {}}}
+#: The server does not speak the revision of a request; the error names those that it does.
+UNSUPPORTED_REVISION: Final = -32022
+#: The most fields of a question, choices of a field, and characters of its text.
+MAX_FIELDS: Final = 64
+MAX_CHOICES: Final = 256
+MAX_MESSAGE: Final = 4000
 _PREFIX: Final = "io.modelcontextprotocol/"
 _META: Final = {
     f"{_PREFIX}protocolVersion": STATELESS,
@@ -60,12 +71,41 @@ class ListedTool(msgspec.Struct, frozen=True, rename="camel"):
     annotations: ToolHints | None = None
 
 
-class ToolPage(msgspec.Struct, frozen=True, rename="camel"):
-    """One page of a server's tools, each undecoded: a bad one costs itself, not the page."""
+class ListPage(msgspec.Struct, frozen=True, rename="camel"):
+    """One page of a server's tools, prompts or resources, each undecoded: a bad one costs itself, not the page."""
 
-    tools: list[msgspec.Raw]
+    tools: list[msgspec.Raw] = []
+    prompts: list[msgspec.Raw] = []
+    resources: list[msgspec.Raw] = []
     next_cursor: str | None = None
     ttl_ms: float | None = None
+
+
+class PromptArgument(msgspec.Struct, frozen=True):
+    """One argument of a prompt."""
+
+    name: str
+    description: str | None = None
+    required: bool = False
+
+
+class ListedPrompt(msgspec.Struct, frozen=True):
+    """One prompt as its server describes it, unchecked."""
+
+    name: str
+    title: str | None = None
+    description: str | None = None
+    arguments: list[PromptArgument] = []
+
+
+class ListedResource(msgspec.Struct, frozen=True, rename="camel"):
+    """One resource as its server describes it, unchecked."""
+
+    uri: str
+    name: str = ""
+    title: str | None = None
+    description: str | None = None
+    mime_type: str | None = None
 
 
 class Resource(msgspec.Struct, frozen=True, rename="camel"):
@@ -97,24 +137,74 @@ class CallResult(msgspec.Struct, frozen=True, rename="camel"):
     is_error: bool = False
 
 
+class PromptMessage(msgspec.Struct, frozen=True):
+    """One message of a prompt."""
+
+    content: Content
+    role: str = "user"
+
+
+class PromptResult(msgspec.Struct, frozen=True):
+    """Result of `prompts/get`."""
+
+    messages: list[PromptMessage] = []
+    description: str | None = None
+
+
+class ReadResult(msgspec.Struct, frozen=True):
+    """Result of `resources/read`."""
+
+    contents: list[Resource] = []
+
+
+class ListCapability(msgspec.Struct, frozen=True, rename="camel"):
+    """A list that a server has, and whether it reports changes of it."""
+
+    list_changed: bool = False
+
+
+class ServerCapabilities(msgspec.Struct, frozen=True):
+    """Lists that a server has."""
+
+    tools: ListCapability | None = None
+    prompts: ListCapability | None = None
+    resources: ListCapability | None = None
+
+
+class Elicitation(msgspec.Struct, frozen=True, rename="camel"):
+    """A server's question to the user: values of a form, or consent to open an address."""
+
+    message: str = ""
+    mode: str = "form"
+    requested_schema: dict[str, Any] = {}
+    url: str = ""
+
+
 class _InputRequest(msgspec.Struct, frozen=True):
     method: str = ""
+    params: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 class _Outcome(msgspec.Struct, frozen=True, rename="camel"):
     """The members that tell a result from a request for input."""
 
     result_type: str = "complete"
-    input_requests: dict[str, _InputRequest] = {}
+    input_requests: dict[str, _InputRequest] | None = None
     request_state: str | None = None
 
 
 class _Discovered(msgspec.Struct, frozen=True, rename="camel"):
     supported_versions: list[str]
+    capabilities: ServerCapabilities = ServerCapabilities()
 
 
 class _Initialized(msgspec.Struct, frozen=True, rename="camel"):
     protocol_version: str
+    capabilities: ServerCapabilities = ServerCapabilities()
+
+
+class _Supported(msgspec.Struct, frozen=True):
+    supported: list[str] = []
 
 
 class _Progress(msgspec.Struct, frozen=True, rename="camel"):
@@ -122,9 +212,7 @@ class _Progress(msgspec.Struct, frozen=True, rename="camel"):
     message: str = ""
 
 
-_pages: msgspec.json.Decoder[ToolPage] = msgspec.json.Decoder(ToolPage)
-_tools: msgspec.json.Decoder[ListedTool] = msgspec.json.Decoder(ListedTool)
-_results: msgspec.json.Decoder[CallResult] = msgspec.json.Decoder(CallResult)
+_elicitations: msgspec.json.Decoder[Elicitation] = msgspec.json.Decoder(Elicitation)
 _outcomes: msgspec.json.Decoder[_Outcome] = msgspec.json.Decoder(_Outcome)
 _discovered: msgspec.json.Decoder[_Discovered] = msgspec.json.Decoder(_Discovered)
 _initialized: msgspec.json.Decoder[_Initialized] = msgspec.json.Decoder(_Initialized)
@@ -132,24 +220,15 @@ _progress: msgspec.json.Decoder[_Progress] = msgspec.json.Decoder(_Progress)
 _ids: msgspec.json.Decoder[int | str | float | None] = msgspec.json.Decoder(int | str | float | None)
 
 
-def decode_tools(result: msgspec.Raw) -> ToolPage:
-    """Decode a result of `tools/list`. Raise ProtocolError."""
-    return _decoded(_pages, result, "the list of tools")
+def decoded(kind: type[T], data: msgspec.Raw, what: str) -> T:
+    """Decode a result, or a part of one. Raise ProtocolError that names ``what`` it is."""
+    reader: msgspec.json.Decoder[T] = decoder(kind)
+    return _decoded(reader, data, what)
 
 
-def decode_tool(data: msgspec.Raw) -> ListedTool:
-    """Decode one tool of a page. Raise ProtocolError."""
-    return _decoded(_tools, data, "a tool")
-
-
-def decode_call(result: msgspec.Raw) -> CallResult:
-    """Decode a result of `tools/call`. Raise ProtocolError."""
-    return _decoded(_results, result, "the result")
-
-
-def _decoded(decoder: msgspec.json.Decoder[T], data: msgspec.Raw, what: str) -> T:
+def _decoded(reader: msgspec.json.Decoder[T], data: msgspec.Raw, what: str) -> T:
     try:
-        return decoder.decode(data)
+        return reader.decode(data)
     except UNREADABLE as problem:
         raise ProtocolError(f"{what} is invalid: {explain(problem)}") from None
 
@@ -192,14 +271,38 @@ class CallProgress(msgspec.Struct, frozen=True):
     message: str
 
 
-class ToolsChanged(msgspec.Struct, frozen=True):
-    """The server's tools are no longer those that it listed."""
+class ListChanged(msgspec.Struct, frozen=True):
+    """A list of the server is no longer what it was."""
+
+    kind: Literal["tools", "prompts", "resources"]
+
+
+class Outgoing(msgspec.Struct, frozen=True):
+    """A message to send, as a line. ``id`` is that of a request; over HTTP, ``headers`` go with it."""
+
+    data: bytes
+    id: int | None = None
+    headers: Mapping[str, str] = {}
 
 
 class ToSend(msgspec.Struct, frozen=True):
-    """A line to send to the server."""
+    """A message to send to the server."""
 
-    data: bytes
+    message: Outgoing
+
+
+class Elicited(msgspec.Struct, frozen=True):
+    """An older server asks the user, by its request ``id``. Answer with `McpClient.answer_elicitation`."""
+
+    id: msgspec.Raw
+    asked: Elicitation
+
+
+class InputRequired(msgspec.Struct, frozen=True):
+    """The server needs the user's answers for the request ``id``. Continue with `McpClient.continue_request`."""
+
+    id: int
+    asked: Mapping[str, Elicitation]
 
 
 class Noted(msgspec.Struct, frozen=True):
@@ -214,7 +317,9 @@ class ClientBroken(msgspec.Struct, frozen=True):
     reason: str
 
 
-ClientEvent: TypeAlias = ServerReady | CallAnswered | CallProgress | ToolsChanged | ToSend | Noted | ClientBroken
+ClientEvent: TypeAlias = (
+    ServerReady | CallAnswered | CallProgress | ListChanged | ToSend | Elicited | InputRequired | Noted | ClientBroken
+)
 
 
 class _PendingRequest(msgspec.Struct):
@@ -222,7 +327,11 @@ class _PendingRequest(msgspec.Struct):
     params: dict[str, Any]
     #: The request's id for the caller; the wire's id differs after a round of input.
     id: int
+    headers: Mapping[str, str]
     rounds: int = 0
+    state: str | None = None
+    #: Answers that need no user, until the others are there.
+    answers: dict[str, Any] = {}
 
 
 class McpClient:
@@ -235,43 +344,95 @@ class McpClient:
     def __init__(self, root: str, *, revision: str = "") -> None:
         self.state = ClientState.NEW
         self.revision = revision
+        self.capabilities = ServerCapabilities()
         self._root = root
         self._last_id = 0
         self._open: dict[int, _PendingRequest] = {}
-        self._discovery = self._handshake = 0
+        #: Requests that wait for the user's answers, by the caller's id.
+        self._asking: dict[int, _PendingRequest] = {}
+        self._discovery = self._handshake = self._subscription = 0
+        self._discoveries = 0
         self._unasked = 0
 
-    def start(self) -> bytes:
-        """Return the first line to send."""
+    def start(self) -> Outgoing:
+        """Return the first message to send."""
         return self._initialize() if self.revision and self.revision != STATELESS else self._discover()
 
-    def undiscovered(self) -> bytes:
-        """Note that a server does not answer `server/discover`; return the line of the handshake, b"" if too late."""
-        return self._initialize() if self.state is ClientState.DISCOVERING else b""
+    def undiscovered(self) -> Outgoing | None:
+        """Note that a server does not answer `server/discover`; return the handshake, None if it is too late."""
+        return self._initialize() if self.state is ClientState.DISCOVERING else None
 
-    def request(self, method: str, params: dict[str, Any]) -> tuple[int, bytes]:
-        """Return the id of a request and its line. Raise ProtocolError if the server is not ready."""
+    def listen(self) -> Outgoing | None:
+        """Return the request for changes of lists; None if the server reports none, or does so unasked."""
+        lists = self.capabilities
+        wanted = {
+            f"{kind}ListChanged": True
+            for kind, has in (("tools", lists.tools), ("prompts", lists.prompts), ("resources", lists.resources))
+            if has is not None and has.list_changed
+        }
+        if self.revision != STATELESS or self.state is not ClientState.READY or not wanted:
+            return None
+        self._last_id += 1
+        self._subscription = self._last_id
+        return self._outgoing("subscriptions/listen", {"notifications": wanted}, self._subscription)
+
+    def request(
+        self, method: str, params: dict[str, Any], headers: Mapping[str, str] | None = None
+    ) -> tuple[int, Outgoing]:
+        """Return the id of a request and its message. Raise ProtocolError if the server is not ready."""
         if self.state is not ClientState.READY:
             raise ProtocolError(f"the server is {self.state.value}")
-        if len(self._open) >= MAX_OPEN:
+        if len(self._open) + len(self._asking) >= MAX_OPEN:
             raise ProtocolError(f"{MAX_OPEN} requests are open already")
-        opened = _PendingRequest(method, params, self._last_id + 1)
+        opened = _PendingRequest(method, params, self._last_id + 1, headers or {})
         return opened.id, self._send(opened)
 
-    def cancel(self, request: int, reason: str) -> bytes:
-        """Give a request up; return the notification for the server, b"" if it was answered before."""
+    def cancel(self, request: int, reason: str) -> tuple[int, Outgoing] | None:
+        """Give a request up; return its id on the wire and the notification; None if it was answered before."""
+        self._asking.pop(request, None)
         for wire_id, opened in self._open.items():
             if opened.id == request:
                 del self._open[wire_id]
                 params = {"requestId": wire_id, "reason": reason}
-                return jsonrpc.encode_notification("notifications/cancelled", self._with_meta(params))
-        return b""
+                return wire_id, self._outgoing("notifications/cancelled", params, None)
+        return None
 
     def fail_all(self, problem: str) -> list[ClientEvent]:
         """Fail all open requests, such as those of a server that has exited."""
-        failed = [CallAnswered(opened.id, jsonrpc.NULL, problem) for opened in self._open.values()]
+        opened = [*self._open.values(), *self._asking.values()]
         self._open.clear()
-        return [*failed]
+        self._asking.clear()
+        return [CallAnswered(one.id, jsonrpc.NULL, problem) for one in opened]
+
+    def fail(self, wire_id: int, problem: str) -> list[ClientEvent]:
+        """Fail one request by its id on the wire: it will not be answered."""
+        if wire_id == self._discovery and self.state is ClientState.DISCOVERING:
+            return [ToSend(self._initialize())]
+        if wire_id == self._handshake and self.state is ClientState.INITIALIZING:
+            return [self._broken(problem)]
+        opened = self._open.pop(wire_id, None)
+        return [] if opened is None else [CallAnswered(opened.id, jsonrpc.NULL, problem)]
+
+    def is_open(self, wire_id: int) -> bool:
+        """True while a request waits for its answer, by its id on the wire."""
+        if wire_id in (self._discovery, self._handshake):
+            return self.state in (ClientState.DISCOVERING, ClientState.INITIALIZING)
+        return wire_id in self._open or wire_id == self._subscription
+
+    def answer_elicitation(self, request: msgspec.Raw, reply: QuestionReply) -> Outgoing:
+        """Return the answer to an `Elicited` question."""
+        return Outgoing(jsonrpc.encode_result(request, _answer(reply)), headers=self._headers())
+
+    def continue_request(self, request: int, replies: Mapping[str, QuestionReply]) -> Outgoing | None:
+        """Return the retry of a request that needed input; None if it was given up."""
+        opened = self._asking.pop(request, None)
+        if opened is None:
+            return None
+        answers = {**opened.answers, **{key: _answer(reply) for key, reply in replies.items()}}
+        more: dict[str, Any] = {"inputResponses": answers} if answers else {}
+        if opened.state is not None:
+            more["requestState"] = opened.state
+        return self._send(opened, **more)
 
     def receive(self, message: jsonrpc.Incoming | None) -> list[ClientEvent]:
         """Take one message of the server."""
@@ -281,9 +442,7 @@ class McpClient:
             case Request(id=None):
                 events = self._notification(message)
             case Request():
-                events = [self._asked(message)]
-                if message.method not in ("ping", "roots/list"):
-                    events.append(Noted(f"asked for {_short(message.method)}, which zot refuses"))
+                events = self._asked(message)
             case Bad(message=problem):
                 events = [Noted(f"sent no message: {_short(problem)}")]
             case None:
@@ -296,26 +455,50 @@ class McpClient:
             return [self._broken(f"sent {MAX_UNASKED} messages in a row that answer nothing")]
         return events
 
-    def _discover(self) -> bytes:
+    def _discover(self) -> Outgoing:
         self.state, self._last_id = ClientState.DISCOVERING, self._last_id + 1
         self._discovery = self._last_id
-        return jsonrpc.encode_request("server/discover", {"_meta": _META}, self._discovery)
+        self._discoveries += 1
+        headers = {"mcp-protocol-version": STATELESS, "mcp-method": "server/discover"}
+        line = jsonrpc.encode_request("server/discover", {"_meta": _META}, self._discovery)
+        return Outgoing(line, self._discovery, headers)
 
-    def _initialize(self) -> bytes:
+    def _initialize(self) -> Outgoing:
         self.state, self._last_id = ClientState.INITIALIZING, self._last_id + 1
         self._handshake = self._last_id
         params = {"protocolVersion": WITH_HANDSHAKE, "capabilities": _CAPABILITIES, "clientInfo": _CLIENT}
-        return jsonrpc.encode_request("initialize", params, self._handshake)
+        return Outgoing(jsonrpc.encode_request("initialize", params, self._handshake), self._handshake)
 
-    def _send(self, opened: _PendingRequest, **answers: Any) -> bytes:
+    def _send(self, opened: _PendingRequest, **answers: Any) -> Outgoing:
         self._last_id += 1
         self._open[self._last_id] = opened
-        params = self._with_meta({**opened.params, **answers}, progressToken=opened.id)
-        return jsonrpc.encode_request(opened.method, params, self._last_id)
+        meta = {"progressToken": opened.id}
+        params = {**opened.params, **answers}
+        return self._outgoing(opened.method, params, self._last_id, meta, opened.headers)
 
-    def _with_meta(self, params: dict[str, Any], **more: Any) -> dict[str, Any]:
-        meta = {**(_META if self.revision == STATELESS else {}), **more}
-        return {**params, "_meta": meta} if meta else params
+    def _outgoing(
+        self,
+        method: str,
+        params: dict[str, Any],
+        number: int | None,
+        meta: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Outgoing:
+        meta = {**(_META if self.revision == STATELESS else {}), **(meta or {})}
+        said = {**params, "_meta": meta} if meta else params
+        own = self._headers(method, params)
+        if number is None:
+            return Outgoing(jsonrpc.encode_notification(method, said), headers=own)
+        return Outgoing(jsonrpc.encode_request(method, said, number), number, {**own, **(headers or {})})
+
+    def _headers(self, method: str = "", params: Mapping[str, Any] | None = None) -> dict[str, str]:
+        """Return the headers of a message over HTTP."""
+        headers = {"mcp-protocol-version": self.revision}
+        if self.revision == STATELESS and method:
+            headers["mcp-method"] = method
+            if (key := _NAMES.get(method)) is not None:
+                headers["mcp-name"] = header_value(str((params or {}).get(key, "")))
+        return headers
 
     def _reply(self, reply: Reply) -> list[ClientEvent]:
         wire_id = _ids.decode(reply.id)
@@ -326,6 +509,9 @@ class McpClient:
                 return self._described(reply)
             if wire_id == self._handshake:
                 return self._greeted(reply)
+        if wire_id == self._subscription and wire_id:
+            self._subscription = 0
+            return [Noted("ended the subscription to changes of its lists")]
         opened = self._open.pop(wire_id, None)
         if opened is None:
             return [Noted("answered a request that is not open")]
@@ -343,33 +529,37 @@ class McpClient:
             return [CallAnswered(opened.id, result)]
         if outcome.result_type != "input_required":
             return [CallAnswered(opened.id, jsonrpc.NULL, f"the result is of kind {_short(outcome.result_type)!r}")]
-        unanswerable = next((one.method for one in outcome.input_requests.values() if not self._answers(one)), None)
-        if unanswerable is not None or opened.rounds >= MAX_ROUNDS:
+        wanted = outcome.input_requests or {}
+        unanswerable = next((one.method for one in wanted.values() if one.method not in _ANSWERABLE), None)
+        opened.rounds += 1
+        if unanswerable is not None or opened.rounds > MAX_ROUNDS:
             reason = f"asked {MAX_ROUNDS} times for input" if unanswerable is None else _refusal(unanswerable)
             return [CallAnswered(opened.id, jsonrpc.NULL, reason), Noted(reason)]
-        opened.rounds += 1
-        answers: dict[str, Any] = {
-            "inputResponses": {key: self._answer(one.method) for key, one in outcome.input_requests.items()}
-        }
-        if outcome.request_state is not None:
-            answers["requestState"] = outcome.request_state
-        return [ToSend(self._send(opened, **answers)), Noted("asked for input, which was declined")]
+        try:
+            asked = {
+                key: _decoded(_elicitations, one.params, "the question")
+                for key, one in wanted.items()
+                if one.method == "elicitation/create"
+            }
+        except ProtocolError as problem:
+            return [CallAnswered(opened.id, jsonrpc.NULL, str(problem))]
+        opened.answers = {key: self._roots() for key, one in wanted.items() if one.method == "roots/list"}
+        opened.state = outcome.request_state
+        self._asking[opened.id] = opened
+        return [InputRequired(opened.id, asked)]
 
-    def _answers(self, asked: _InputRequest) -> bool:
-        return asked.method in ("roots/list", "elicitation/create")
-
-    def _answer(self, method: str) -> dict[str, Any]:
-        if method == "roots/list":
-            return {"roots": [{"uri": self._root}]}
-        return {"action": "decline"}
+    def _roots(self) -> dict[str, Any]:
+        return {"roots": [{"uri": self._root}]}
 
     def _described(self, reply: Reply) -> list[ClientEvent]:
         """Take the answer to `server/discover`, which may come after `initialize` was sent in its place."""
         events: list[ClientEvent] = []
         if reply.result is not None:
             try:
-                if STATELESS in _discovered.decode(reply.result).supported_versions:
+                found = _discovered.decode(reply.result)
+                if STATELESS in found.supported_versions:
                     self.state, self.revision = ClientState.READY, STATELESS
+                    self.capabilities = found.capabilities
                     return [ServerReady(STATELESS)]
             except UNREADABLE as problem:
                 events.append(Noted(f"its answer to server/discover is invalid: {explain(problem)}"))
@@ -380,15 +570,19 @@ class McpClient:
     def _greeted(self, reply: Reply) -> list[ClientEvent]:
         if reply.result is None:
             assert reply.error is not None
+            if reply.error.code == UNSUPPORTED_REVISION and self._discoveries < 2 and _speaks_newest(reply.error.data):
+                return [ToSend(self._discover())]  # A slow server answers it by now.
             return [self._broken(f"refused to initialize: {_short(reply.error.message)}")]
         try:
-            version = _initialized.decode(reply.result).protocol_version
+            greeting = _initialized.decode(reply.result)
+            version = greeting.protocol_version
         except UNREADABLE as problem:
             return [self._broken(f"its answer to initialize is invalid: {explain(problem)}")]
         if version not in _KNOWN:
             return [self._broken(f"speaks revision {_short(version)!r}, which zot does not know")]
-        self.state, self.revision = ClientState.READY, version
-        return [ToSend(jsonrpc.encode_notification("notifications/initialized", {})), ServerReady(version)]
+        self.state, self.revision, self.capabilities = ClientState.READY, version, greeting.capabilities
+        ready = Outgoing(jsonrpc.encode_notification("notifications/initialized", {}), headers=self._headers())
+        return [ToSend(ready), ServerReady(version)]
 
     def _notification(self, message: Request) -> list[ClientEvent]:
         match message.method:
@@ -402,20 +596,33 @@ class McpClient:
                     return []
                 return [CallProgress(progress.progress_token, _short(progress.message))]
             case "notifications/tools/list_changed":
-                return [ToolsChanged()]
+                return [ListChanged("tools")]
+            case "notifications/prompts/list_changed":
+                return [ListChanged("prompts")]
+            case "notifications/resources/list_changed":
+                return [ListChanged("resources")]
             case _:
                 return []
 
-    def _asked(self, request: Request) -> ClientEvent:
+    def _asked(self, request: Request) -> list[ClientEvent]:
         assert request.id is not None
         match request.method:
             case "ping":
-                return ToSend(jsonrpc.encode_result(request.id, {}))
-            case "roots/list" | "elicitation/create":
-                return ToSend(jsonrpc.encode_result(request.id, self._answer(request.method)))
+                return [self._answered(request.id, {})]
+            case "roots/list":
+                return [self._answered(request.id, self._roots())]
+            case "elicitation/create":
+                try:
+                    return [Elicited(request.id, _decoded(_elicitations, request.params, "the question"))]
+                except ProtocolError as problem:
+                    error = RpcError(jsonrpc.INVALID_PARAMS, str(problem))
             case _:
                 error = RpcError(METHOD_NOT_FOUND, _refusal(request.method))
-                return ToSend(jsonrpc.encode_error(request.id, error))
+        refused = Outgoing(jsonrpc.encode_error(request.id, error), headers=self._headers())
+        return [ToSend(refused), Noted(f"asked for {_short(request.method)}, which zot refuses")]
+
+    def _answered(self, request: msgspec.Raw, result: Any) -> ToSend:
+        return ToSend(Outgoing(jsonrpc.encode_result(request, result), headers=self._headers()))
 
     def _broken(self, reason: str) -> ClientBroken:
         self.state = ClientState.BROKEN
@@ -430,3 +637,176 @@ def _refusal(method: str) -> str:
 
 def _short(text: str) -> str:
     return printable_line(text, _MAX_TEXT)
+
+
+def _speaks_newest(data: Any) -> bool:
+    try:
+        return STATELESS in msgspec.convert(data, thread_safe_type(_Supported)).supported
+    except msgspec.ValidationError:
+        return False
+
+
+_ANSWERABLE: Final = frozenset({"roots/list", "elicitation/create"})
+
+
+def _answer(reply: QuestionReply) -> dict[str, Any]:
+    return {"action": reply.action, **({"content": dict(reply.content)} if reply.action == "accept" else {})}
+
+
+# Questions.
+
+
+def question_of(server: str, asked: Elicitation) -> Question:
+    """Return a server's question as users are asked it. Raise ProtocolError if zot cannot ask it."""
+    message = printable(asked.message[:MAX_MESSAGE])
+    if asked.mode == "url":
+        if not asked.url.startswith(("https://", "http://")) or not asked.url.isprintable():
+            raise ProtocolError("the question names no address that can be opened")
+        return Question(f"mcp:{server}", message, url=asked.url)
+    if asked.mode != "form":
+        raise ProtocolError(f"the question is of the unknown kind {_short(asked.mode)!r}")
+    properties = asked.requested_schema.get("properties", {})
+    required = asked.requested_schema.get("required", [])
+    if not isinstance(properties, dict) or len(properties) > MAX_FIELDS:
+        raise ProtocolError("the question has no usable fields")
+    needed = set(map(str, required)) if isinstance(required, list) else set()
+    fields = [_field(str(name), schema, required=name in needed) for name, schema in properties.items()]
+    return Question(f"mcp:{server}", message, tuple(fields))
+
+
+class _FieldSchema(msgspec.Struct, frozen=True, rename="camel"):
+    """The schema of one field: a flat value, or a list of choices."""
+
+    type: str = "string"
+    title: str = ""
+    description: str = ""
+    default: str | int | float | bool | list[str] | None = None
+    enum: list[str] = []
+    enum_names: list[str] = []
+    one_of: list[dict[str, Any]] = []
+    any_of: list[dict[str, Any]] = []
+    items: dict[str, Any] = {}
+    minimum: float | None = None
+    maximum: float | None = None
+    min_length: float | None = None
+    max_length: float | None = None
+    min_items: float | None = None
+    max_items: float | None = None
+    format: str = ""
+
+
+_Kind: TypeAlias = Literal["string", "number", "integer", "boolean", "choice", "choices"]
+_KINDS: Final[dict[str, _Kind]] = {
+    "string": "string", "number": "number", "integer": "integer", "boolean": "boolean", "array": "choices",
+}  # fmt: skip
+
+
+def _field(name: str, raw: Any, *, required: bool) -> QuestionField:
+    try:
+        schema = msgspec.convert(raw, thread_safe_type(_FieldSchema))
+        items = msgspec.convert(schema.items, thread_safe_type(_FieldSchema))
+    except msgspec.ValidationError as problem:
+        raise ProtocolError(f"the field {_short(name)!r} cannot be asked: {explain(problem)}") from None
+    kind = _KINDS.get(schema.type)
+    choices = _choices(items if kind == "choices" else schema)
+    if kind is None or (kind == "choices" and not choices) or len(choices) > MAX_CHOICES:
+        raise ProtocolError(f"the field {_short(name)!r} cannot be asked: it is no flat value")
+    if kind == "string" and choices:
+        kind = "choice"
+    sizes = {"string": (schema.min_length, schema.max_length), "choices": (schema.min_items, schema.max_items)}
+    minimum, maximum = sizes.get(kind, (schema.minimum, schema.maximum))
+    return QuestionField(
+        name,
+        kind,
+        _short(schema.title),
+        _short(schema.description),
+        required,
+        choices,
+        schema.default,
+        minimum,
+        maximum,
+        _short(schema.format),
+    )
+
+
+def _choices(schema: _FieldSchema) -> tuple[QuestionChoice, ...]:
+    titled = schema.one_of or schema.any_of
+    if titled:
+        return tuple(QuestionChoice(str(one.get("const", "")), _short(str(one.get("title", "")))) for one in titled)
+    names = [*schema.enum_names, *[""] * len(schema.enum)]
+    return tuple(QuestionChoice(value, _short(name)) for value, name in zip(schema.enum, names, strict=False))
+
+
+# Headers that mirror parts of a request over HTTP.
+
+#: Methods whose requests are about one thing, and the parameter that names it.
+_NAMES: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+_HEADER_KEY: Final = "x-mcp-header"
+_TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_PLAIN: Final = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
+_ENCODED: Final = re.compile(r"=\?base64\?.*\?=", re.DOTALL)
+
+
+def header_value(text: str) -> str:
+    """Return a text as the value of a header; one that HTTP would change is encoded."""
+    if _PLAIN.fullmatch(text) and not _ENCODED.fullmatch(text):
+        return text
+    return f"=?base64?{b2a_base64(text.encode('utf-8', 'replace'), newline=False).decode()}?="
+
+
+def header_fields(schema: Mapping[str, Any]) -> dict[tuple[str, ...], str]:
+    """Return the arguments that a tool wants repeated in headers, by their path, with the headers' names.
+
+    Raise ProtocolError if a name or a place is not allowed: the tool must not be used then.
+    """
+    found: dict[tuple[str, ...], str] = {}
+    for path, part in _schemas(schema):
+        if _HEADER_KEY not in part:
+            continue
+        name = part[_HEADER_KEY]
+        if not path or not isinstance(name, str) or not _TOKEN.fullmatch(name):
+            raise ProtocolError(f"{_HEADER_KEY} is not allowed there, or is no name of a header")
+        if part.get("type") not in ("string", "integer", "boolean"):
+            raise ProtocolError(f"{_HEADER_KEY} {name!r} is for a string, an integer or a boolean only")
+        if name.lower() in (known.lower() for known in found.values()):
+            raise ProtocolError(f"{_HEADER_KEY} {name!r} is used twice")
+        found[path] = name
+    return found
+
+
+def _schemas(schema: Any) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+    """Yield every part of a schema, with the path of properties that leads to it; () if another keyword does."""
+    waiting: list[tuple[tuple[str, ...] | None, Any]] = [((), schema)]
+    while waiting:
+        path, part = waiting.pop()
+        if not isinstance(part, dict):
+            continue
+        yield path or (), part
+        for key, value in part.items():
+            if key == "properties" and isinstance(value, dict):
+                waiting += [(None if path is None else (*path, name), inner) for name, inner in value.items()]
+            elif key in _PARTS_BY_NAME and isinstance(value, dict):
+                waiting += [(None, inner) for inner in value.values()]
+            elif key in _PARTS and isinstance(value, dict | list):
+                waiting += [(None, inner) for inner in (value if isinstance(value, list) else [value])]
+
+
+_PARTS_BY_NAME: Final = frozenset({"patternProperties", "dependentSchemas", "$defs", "definitions"})
+_PARTS: Final = frozenset(
+    {"items", "contains", "unevaluatedItems", "additionalProperties", "propertyNames", "unevaluatedProperties", "not"}
+    | {"if", "then", "else", "contentSchema", "allOf", "anyOf", "oneOf", "prefixItems"}
+)
+
+
+def argument_headers(fields: Mapping[tuple[str, ...], str], args: Mapping[str, Any]) -> dict[str, str]:
+    """Return the headers that repeat arguments of a call."""
+    headers: dict[str, str] = {}
+    for path, name in fields.items():
+        value: Any = args
+        for key in path:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, bool):
+            headers[f"mcp-param-{name.lower()}"] = "true" if value else "false"
+        elif isinstance(value, str | int):
+            headers[f"mcp-param-{name.lower()}"] = header_value(str(value))
+    return headers

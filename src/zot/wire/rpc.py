@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -21,6 +21,8 @@ from zot.events import (
     PanelClosed,
     PanelOpened,
     PanelRendered,
+    QuestionAnswer,
+    QuestionRequest,
     Reconfigured,
     Retry,
     SessionState,
@@ -125,6 +127,15 @@ class Approve(Command, tag="approve", frozen=True):
     decision: str | None = None
 
 
+class Answer(Command, tag="answer", frozen=True):
+    """Answer the question ``request``: ``accept`` with the values of its fields as ``content``, ``decline`` or
+    ``cancel``."""
+
+    request: str | None = None
+    action: str | None = None
+    content: dict[str, Any] | None = None
+
+
 class Fork(Command, tag="fork", frozen=True):
     """Copy the first ``messages`` of the session, by default all, into a new session, named ``session`` if given."""
 
@@ -162,6 +173,7 @@ AnyCommand: TypeAlias = (
     | PanelKey
     | PanelClose
     | Approve
+    | Answer
     | Fork
     | Rewind
 )
@@ -186,11 +198,14 @@ class StateData(msgspec.Struct, frozen=True):
     message_count: int
     busy: bool
     usage: Counters
+    #: With the feature `questions`: those that wait for an answer.
+    questions: tuple[QuestionRequest, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @staticmethod
-    def of(now: SessionState) -> StateData:
-        """Return the part of a snapshot that `get_state` answers."""
-        return StateData(now.provider, now.model, now.cwd, now.message_count, now.busy, now.usage)
+    def of(now: SessionState, features: frozenset[str]) -> StateData:
+        """Return the part of a snapshot that `get_state` answers to a client with these features."""
+        asked = now.questions if "questions" in features else msgspec.UNSET
+        return StateData(now.provider, now.model, now.cwd, now.message_count, now.busy, now.usage, asked)
 
 
 STARTED: Final = {"started": True}
@@ -269,6 +284,8 @@ _GATED: Final[dict[type, str]] = {
     ThinkingDelta: "thinking",
     Retry: "retries",
     ApprovalRequest: "approvals",
+    QuestionRequest: "questions",
+    QuestionAnswer: "questions",
     ExtNotify: "extensions",
     ExtWaiting: "extensions",
     PanelOpened: "extensions",

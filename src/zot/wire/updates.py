@@ -26,6 +26,8 @@ from zot.events import (
     PanelClosed,
     PanelOpened,
     PanelRendered,
+    QuestionAnswer,
+    QuestionRequest,
     Reconfigured,
     Resolution,
     Retry,
@@ -290,6 +292,8 @@ class Updates:
                 return None  # Covered by chunks, `tool_call` and `turn_complete`.
             case Error() | CompactDone() | Retry() | ConversationReplaced() | Reconfigured():
                 return None
+            case QuestionRequest() | QuestionAnswer():
+                return None  # With the features `events` and `questions` alone.
             case ExtNotify() | ExtWaiting() | PanelOpened() | PanelRendered() | PanelClosed():
                 return None
         assert_never(event)

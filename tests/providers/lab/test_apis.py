@@ -12,7 +12,7 @@ from inline_snapshot import snapshot
 from msgspec import Raw
 
 from zot.providers.lab.anthropic import AnthropicApi
-from zot.providers.lab.api import LabApi, LabRequest, OfferedTool, UserText
+from zot.providers.lab.api import LabApi, LabRequest, LabTool, UserText
 from zot.providers.lab.gemini import GeminiApi
 from zot.providers.lab.openai_chat import ChatApi
 from zot.providers.lab.openai_responses import ResponsesApi
@@ -54,7 +54,7 @@ def gemini() -> bytes:
         ("gemini", GEMINI, gemini()),
     ],
 )
-def test_a_reply_in_the_words_of_each_api(name: str, target: str, request_: bytes) -> None:
+def test_each_api_phrases_a_reply_in_its_own_format(name: str, target: str, request_: bytes) -> None:
     golden = Path(__file__).parent / "golden" / f"{name}.sse"
     assert stream(REPLY, request_, target) == golden.read_text(encoding="utf-8")
 
@@ -309,7 +309,7 @@ def test_every_status_has_a_body(api: LabApi, status: int) -> None:
     assert error["status" if isinstance(api, GeminiApi) else "type"]
 
 
-def test_what_would_break_a_stream_breaks_a_whole_body() -> None:
+def test_a_fault_that_breaks_a_stream_breaks_a_whole_body() -> None:
     request = body("hi", stream=False)
     whole = steps(Script.parse("say x"), request)
     [half, broken] = steps(Script.parse("say x\ncut json"), request)
@@ -322,11 +322,11 @@ def test_what_would_break_a_stream_breaks_a_whole_body() -> None:
     assert steps(Script.parse('raw "odd"'), request) == [b"odd"]
 
 
-def test_raw_bytes_stand_for_the_whole_reply_when_they_are_alone() -> None:
+def test_raw_bytes_alone_replace_the_whole_reply() -> None:
     assert stream('raw "event: x\\ndata: {}\\n\\n"') == "event: x\ndata: {}\n\n"
 
 
-def test_raw_bytes_may_stand_between_words() -> None:
+def test_raw_bytes_may_appear_between_words() -> None:
     answer = stream('say "a"\nraw ": note\\n\\n"\nsay "b"')
     assert (
         answer.index('"text":"a"') < answer.index(": note") < answer.index('"text":"b"') < answer.index("message_stop")
@@ -337,7 +337,7 @@ def test_a_lone_surrogate_cannot_break_the_bytes() -> None:
     assert '"text":"a\ufffd"' in stream("say 'a\ud800'")
 
 
-def test_nothing_said_is_still_a_message() -> None:
+def test_an_empty_reply_is_still_a_message() -> None:
     answer = stream("usage output=0")
     assert "content_block" not in answer
     assert answer.endswith('event: message_stop\ndata: {"type":"message_stop"}\n\n')
@@ -372,7 +372,7 @@ def test_responses_requests_are_understood(items: Any, said: list[tuple[str, int
         {"model": "m", "input": items, "tools": [{"type": "web_search"}, {"type": "function", "name": "run"}]}
     ).encode()
     assert ResponsesApi().read(request) == LabRequest(
-        "m", False, texts(*said), (OfferedTool("run", Raw(b"{}")),), next_call
+        "m", False, texts(*said), (LabTool("run", Raw(b"{}")),), next_call
     )
 
 
@@ -440,7 +440,7 @@ def test_gemini_requests_are_understood(contents: Any, said: list[tuple[str, int
         {"contents": contents, "tools": [{"googleSearch": {}}, {"functionDeclarations": [{"name": "run"}]}]}
     ).encode()
     assert GeminiApi("m", stream=True).read(request) == LabRequest(
-        "m", True, texts(*said), (OfferedTool("run", Raw(b"{}")),), next_call
+        "m", True, texts(*said), (LabTool("run", Raw(b"{}")),), next_call
     )
 
 
@@ -455,13 +455,13 @@ def test_gemini_requests_are_understood(contents: Any, said: list[tuple[str, int
         ("/v1beta/models/m", None),
     ],
 )
-def test_gemini_names_model_and_manner_in_the_path(path: str, asked: tuple[str, bool] | None) -> None:
+def test_gemini_names_model_and_method_in_the_path(path: str, asked: tuple[str, bool] | None) -> None:
     api = GeminiApi.at(path)
     ask = api and api.read(b'{"contents":[]}')
     assert (ask and (ask.model, ask.stream)) == asked
 
 
-def test_arguments_that_gemini_cannot_say_end_its_reply_as_they_do_there() -> None:
+def test_arguments_that_gemini_cannot_express_end_its_reply_with_its_own_reason() -> None:
     lines = "call bash {}\ncall-raw bash '{\"a'\ncall bash {}"
     parsed = json.loads(stream(lines, gemini(), GEMINI_WHOLE))
     [candidate] = parsed["candidates"]
@@ -472,7 +472,7 @@ def test_arguments_that_gemini_cannot_say_end_its_reply_as_they_do_there() -> No
     )
 
 
-def test_a_missing_end_leaves_a_body_whole() -> None:
+def test_a_missing_end_leaves_a_whole_body_complete() -> None:
     def whole(lines: str) -> bytes:
         [step] = steps(Script.parse(lines), body("hi", stream=False))
         assert isinstance(step, bytes)
@@ -584,7 +584,7 @@ def test_each_api_phrases_its_own_errors(
         assert error == {"error": {"code": status, "message": ANY, "status": ANY}}
 
 
-def test_each_api_has_its_own_status_for_too_much() -> None:
+def test_each_api_has_its_own_status_for_a_rate_limit() -> None:
     requests = ((body("!retry 1"), MESSAGES), (chat(), CHAT), (responses(), RESPONSES), (gemini(), GEMINI))
     script = Script.parse("status overloaded")
     assert [LabService(script).answer("POST", target, {}, request).status for request, target in requests] == [
@@ -604,7 +604,7 @@ def test_anthropic_advises_clients_whether_to_retry(status: str, advice: str) ->
     assert plan.headers["x-should-retry"] == advice
 
 
-def test_gemini_says_in_the_body_when_to_come_again() -> None:
+def test_gemini_gives_the_retry_delay_in_the_body() -> None:
     error = json.loads(stream("status 429 retry-after=7", gemini(), GEMINI))["error"]
     assert error["details"] == [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "7s"}]
 
@@ -613,7 +613,7 @@ def test_gemini_says_in_the_body_when_to_come_again() -> None:
     "origin",
     ["http://localhost", "http://localhost:3000", "https://127.0.0.1:8443", "http://[::1]:80", "http://a.localhost"],
 )
-def test_a_page_of_this_machine_may_ask(origin: str) -> None:
+def test_a_page_of_this_machine_may_call(origin: str) -> None:
     asked = {"origin": origin, "access-control-request-method": "POST", "access-control-request-headers": "x-api-key"}
     plan = LabService(demo()).answer("OPTIONS", MESSAGES, asked, b"")
     assert (plan.status, list(plan.steps)) == (204, [])
@@ -627,7 +627,7 @@ def test_a_page_of_this_machine_may_ask(origin: str) -> None:
 @pytest.mark.parametrize(
     "origin", ["https://example.com", "http://localhost.example.com", "null", "http://127.0.0.1.example.com", "file://"]
 )
-def test_a_page_from_elsewhere_may_not(origin: str) -> None:
+def test_a_page_from_elsewhere_may_not_call(origin: str) -> None:
     asked = {"origin": origin, "access-control-request-method": "POST"}
     plan = LabService(demo()).answer("OPTIONS", MESSAGES, asked, b"")
     assert plan.status == 403
@@ -635,6 +635,6 @@ def test_a_page_from_elsewhere_may_not(origin: str) -> None:
     assert [name for plan in (plan, answer) for name in plan.headers if name.startswith("access-control")] == []
 
 
-def test_options_can_be_asked_for_without_a_page() -> None:
+def test_options_can_be_requested_without_a_page() -> None:
     plan = LabService(demo()).answer("OPTIONS", "/", {}, b"")
     assert (plan.status, plan.headers["allow"]) == (204, "GET, HEAD, POST, OPTIONS")

@@ -42,7 +42,7 @@ def test_the_address_is_printed_and_a_signal_ends_it() -> None:
         assert server.wait(WAIT_S) == 0
 
 
-def test_the_log_tells_of_every_request() -> None:
+def test_the_log_has_every_request() -> None:
     with subprocess.Popen(
         [*ZOT, "serve", "--log"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
     ) as server:
@@ -80,7 +80,7 @@ def post(url: str, data: bytes | None) -> None:
 ASKED = 600
 
 
-def test_a_log_that_nobody_reads_does_not_stop_the_server() -> None:
+def test_an_unread_log_does_not_stop_the_server() -> None:
     with subprocess.Popen(
         [*ZOT, "serve", "--log"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
     ) as server:
@@ -102,7 +102,7 @@ def test_a_log_that_nobody_reads_does_not_stop_the_server() -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_an_address_that_nobody_can_read_ends_it_in_one_line() -> None:
+def test_an_unwritable_address_ends_it_with_one_line() -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     try:
         code, told = print_to(full, "serve")
@@ -112,7 +112,7 @@ def test_an_address_that_nobody_can_read_ends_it_in_one_line() -> None:
     assert told.startswith("zot: cannot print the address http://127.0.0.1:")
 
 
-def test_a_reader_who_has_gone_ends_it_in_one_line() -> None:
+def test_a_closed_output_ends_it_with_one_line() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:

@@ -73,7 +73,7 @@ def test_the_built_in_script_would_pass_every_check() -> None:
     assert checked == demo()
 
 
-async def test_any_prompt_gets_a_demonstration_that_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_any_prompt_gets_a_demonstration_that_leaves_no_file(tmp_path: Path) -> None:
     names, text = await run("hello", tmp_path)
     assert names == ["write", "read", "edit", "bash", "bash"]
     assert text.startswith("Done: ")
@@ -105,7 +105,7 @@ async def test_a_command_runs_in_the_shell_of_another_agent(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("prompt", ["!bash ls", "!loop ls", "hello"])
-async def test_a_request_without_a_shell_tool_is_told_so(tmp_path: Path, prompt: str) -> None:
+async def test_a_request_without_a_shell_tool_is_answered_with_that_reason(tmp_path: Path, prompt: str) -> None:
     names, text = await run(prompt, tmp_path, [tool("Read", "file"), tool("BashOutput", "id")])
     assert names == []
     assert text.endswith("I cannot run a command: the request offers no shell tool; it offers only Read, BashOutput.")

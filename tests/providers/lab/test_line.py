@@ -24,7 +24,7 @@ def test_a_line_is_a_word_then_arguments_and_options(source: str, args: object, 
 
 
 @pytest.mark.parametrize("source", ["", "   ", "# say", "\t# x", "\r"])
-def test_blank_lines_and_comments_are_nothing(source: str) -> None:
+def test_blank_lines_and_comments_are_ignored(source: str) -> None:
     assert parse_line(1, source) is None
 
 
@@ -39,7 +39,7 @@ def test_blank_lines_and_comments_are_nothing(source: str) -> None:
         ('"say" x', '"say" where a directive should be'),
     ],
 )
-def test_a_line_that_does_not_read_says_why(source: str, message: str) -> None:
+def test_a_malformed_line_gives_the_reason(source: str, message: str) -> None:
     with pytest.raises(BadLine) as caught:
         parse_line(1, source)
     assert str(caught.value) == message
@@ -50,7 +50,7 @@ def test_a_literal_that_is_not_json_says_so() -> None:
         parse_line(1, "say {a}")
 
 
-def test_words_without_quotes_are_told_apart() -> None:
+def test_unquoted_words_are_separate_arguments() -> None:
     line = parse_line(1, "scene !say '(.*)'")
     assert line is not None
     assert [isinstance(arg, Word) for arg in line.args] == [True, False]
@@ -63,7 +63,7 @@ def test_durations_have_units(written: str, seconds: float) -> None:
     assert ScriptLine(1, "wait", (written,)).seconds(0) == seconds
 
 
-def test_placeholders_are_filled_wherever_text_stands_and_unknown_ones_stay() -> None:
+def test_placeholders_are_filled_in_any_text_and_unknown_ones_stay() -> None:
     line = ScriptLine(1, "call", ("$1", {"a$1": ["$2", "$9 $HOME $$ $0 $model $nope"]}), {"id": "t$1"})
     assert line.filled({"1": "x", "2": "$1", "model": "m"}) == ScriptLine(
         1, "call", ("x", {"ax": ["$1", "$9 $HOME $$ $0 m $nope"]}), {"id": "tx"}

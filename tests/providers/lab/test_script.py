@@ -7,7 +7,7 @@ import pytest
 
 from zot.errors import ConfigError
 from zot.providers.lab import directives as d
-from zot.providers.lab.api import OfferedTool
+from zot.providers.lab.api import LabTool
 from zot.providers.lab.script import Script
 
 
@@ -112,11 +112,11 @@ def test_an_error_names_file_line_and_what_was_expected(lines: str, message: str
 
 
 @pytest.mark.parametrize("lines", ["say $1", "scene '(.)'\nrepeat $1\nsay $1 $model $HOME $0 $x"])
-def test_what_only_looks_like_a_mistake_is_none(lines: str) -> None:
+def test_lines_that_only_look_wrong_are_accepted(lines: str) -> None:
     Script.parse(lines)
 
 
-def test_an_unknown_directive_is_told_the_known_ones() -> None:
+def test_an_unknown_directive_is_answered_with_the_known_ones() -> None:
     with pytest.raises(
         ConfigError, match=r"^x:2: unknown directive 'sya'; known: call, call-raw, .*, words, ---; did you mean say\?$"
     ):
@@ -166,9 +166,9 @@ def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path, content: b
 )
 def test_a_scene_matches_by_first_word_or_expression(head: str, prompt: str, found: dict[str, str] | None) -> None:
     scene = Script.parse(f"{head}\nsay x").scenes[0]
-    assert scene.match(prompt, tools=[OfferedTool("x")]) == found
+    assert scene.match(prompt, tools=[LabTool("x")]) == found
 
 
 def test_a_scene_for_requests_without_tools_sees_only_those() -> None:
     scene = Script.parse("scene tools=none\nsay x").scenes[0]
-    assert (scene.match("x", tools=[OfferedTool("x")]), scene.match("x", tools=[])) == (None, {})
+    assert (scene.match("x", tools=[LabTool("x")]), scene.match("x", tools=[])) == (None, {})

@@ -105,7 +105,7 @@ async def test_a_request_body_may_be_chunked() -> None:
         client.close()
 
 
-async def test_a_client_that_expects_it_is_told_to_go_on() -> None:
+async def test_a_client_that_expects_100_continue_gets_it() -> None:
     data = body("!echo a")
     async with serving() as address:
         client = await connect(address)
@@ -117,7 +117,7 @@ async def test_a_client_that_expects_it_is_told_to_go_on() -> None:
 
 
 @pytest.mark.parametrize("more", ["connection: close\r\n", ""])
-async def test_a_connection_that_is_not_to_be_kept_is_closed(more: str) -> None:
+async def test_a_connection_that_asks_for_close_is_closed(more: str) -> None:
     async with serving() as address:
         client = await connect(address)
         client.writer.write(http(body("!echo a"), more=more, version="1.1" if more else "1.0"))
@@ -147,7 +147,7 @@ async def test_a_client_that_stops_writing_is_still_answered() -> None:
         (b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % (MAX_BODY_BYTES + 1), 413),
     ],
 )
-async def test_what_is_not_a_request_is_refused_and_the_connection_ends(data: bytes, status: int) -> None:
+async def test_an_invalid_request_is_refused_and_the_connection_closed(data: bytes, status: int) -> None:
     async with serving() as address:
         client = await connect(address)
         client.writer.write(data)
@@ -216,7 +216,7 @@ async def test_a_missing_end_is_a_proper_last_chunk() -> None:
         client.close()
 
 
-async def test_a_stall_lasts_until_the_client_goes() -> None:
+async def test_a_stall_lasts_until_the_client_disconnects() -> None:
     async with serving() as address:
         for prompt in ("!stall", "!stall-mid"):
             client = await connect(address)
@@ -229,7 +229,7 @@ async def test_a_stall_lasts_until_the_client_goes() -> None:
         other.close()
 
 
-async def test_pings_flow_until_the_client_goes() -> None:
+async def test_pings_flow_until_the_client_disconnects() -> None:
     clock = Clock()
     async with serving(clock=clock) as address:
         client = await connect(address)
@@ -282,7 +282,7 @@ async def test_a_flood_waits_for_a_slow_reader() -> None:
         client.close()
 
 
-async def test_the_server_ends_when_it_is_cancelled_whatever_is_going_on() -> None:
+async def test_the_server_ends_when_cancelled_whatever_is_in_progress() -> None:
     async with serving() as address:
         client = await connect(address)
         client.writer.write(http(body("!stall-mid")))
@@ -312,7 +312,7 @@ async def test_a_port_that_is_taken_is_a_config_error() -> None:
             await serve(demo(), host=host, port=port, ready=said.append)
 
 
-async def test_a_script_of_ones_own_is_served() -> None:
+async def test_a_script_file_is_served() -> None:
     async with serving(Script.parse('say "mine"')) as address:
         client = await connect(address)
         assert texts((await client.ask(http(body("hi"))))[1]) == ["mine"]

@@ -130,18 +130,18 @@ async def test_a_retry_is_recognised_by_its_conversation(target: str, first: obj
     assert [(await send(transport, request, target=target)).status for request in requests] == [429, 200]
 
 
-async def test_a_request_for_another_model_is_no_retry() -> None:
+async def test_a_request_for_another_model_is_not_a_retry() -> None:
     transport = playing("scene\nstatus 429\n---\nsay ok")
     requests = [json.dumps({"model": model, "messages": [user("go")]}).encode() for model in "abab"]
     assert [(await send(transport, request)).status for request in requests] == [429, 429, 200, 200]
 
 
-async def test_a_scene_goes_on_where_a_conversation_is_even_after_a_restart() -> None:
+async def test_a_scene_continues_from_the_conversation_even_after_a_restart() -> None:
     assert await answer(playing(PLAY), body("one", *called("t1"), *called("t2"))) == "end of one"
 
 
 @pytest.mark.parametrize(("at", "heard"), [(0, "end of one"), (1, "two: x")])
-async def test_text_with_tool_results_is_a_prompt_only_behind_them(at: int, heard: str) -> None:
+async def test_text_with_tool_results_is_a_prompt_only_after_them(at: int, heard: str) -> None:
     document = json.loads(body("one", *called("t1"), *called("t2")))
     document["messages"][-1]["content"].insert(at, {"type": "text", "text": "two x"})
     assert await answer(playing(PLAY), json.dumps(document).encode()) == heard
@@ -218,7 +218,7 @@ async def test_a_prompt_after_one_that_got_no_answer_is_answered(*, apart: bool)
     assert await answer(transport, body(*messages)) == "hello"
 
 
-async def test_markup_after_a_prompt_does_not_keep_it_from_failing() -> None:
+async def test_markup_after_a_prompt_does_not_hide_its_scene() -> None:
     transport = playing("scene !fail\nstatus 401\nrepeat\n\nscene\nsay hello")
     assert await answer(transport, body("!fail", REMINDER)) == "401"
 
@@ -313,7 +313,7 @@ async def test_a_response_that_is_not_to_be_stored_is_not() -> None:
     assert "store=false" in (await client.ask(result("call_lab_1")))["error"]["message"]
 
 
-async def test_a_response_that_broke_off_is_not_remembered() -> None:
+async def test_a_response_that_was_cut_off_is_not_remembered() -> None:
     client = Continued("scene\nsay half\nno-end")
     request = json.dumps({"model": "m", "input": "go", "stream": True}).encode()
     await read_all(await send(client.transport, request, target=RESPONSES))
@@ -366,7 +366,7 @@ async def test_a_tape_leaves_dollars_alone() -> None:
     assert await said(playing('say "$1 $model $HOME"'), body("x")) == "$1 $model $HOME"
 
 
-async def test_repeat_plays_the_last_reply_for_ever() -> None:
+async def test_repeat_plays_the_last_reply_without_end() -> None:
     transport = playing('scene\ncall bash {"command": "a"}\nrepeat')
     history: list[dict[str, object]] = [user("go")]
     for turn in range(5):
@@ -405,7 +405,7 @@ async def test_made_up_call_ids_are_new_to_the_conversation() -> None:
     ]
 
 
-async def test_what_is_remembered_of_retries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_remembered_retries_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zot.providers.lab.stage._REMEMBERED", 2)
     transport = playing("scene\nstatus 529\n---\nsay ok")
     assert [await said(transport, body(prompt)) for prompt in "abc"] == ["status 529"] * 3

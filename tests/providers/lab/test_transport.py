@@ -34,7 +34,7 @@ def test_it_is_a_transport() -> None:
     assert isinstance(transport, LabTransport)
 
 
-async def test_a_reply_arrives_in_one_piece_when_nothing_is_to_be_waited_for() -> None:
+async def test_a_reply_without_waits_arrives_in_one_piece() -> None:
     response = await send(playing('say "a" "b"\ncall bash'), body("hi"))
     assert (response.status, response.headers) == (
         200,
@@ -120,7 +120,7 @@ async def test_a_stall_before_the_head_ends_at_the_deadline(lines: str, slept: l
         ("wait 1s\ncut", "connection closed before an answer"),
     ],
 )
-async def test_no_answer_at_all_is_a_failed_connection_and_says_what_helps(lines: str, what: str) -> None:
+async def test_no_answer_at_all_is_a_failed_connection_with_a_remedy(lines: str, what: str) -> None:
     with pytest.raises(ConnectionFailed, match=f"^{what}, as scripted: try again$"):
         await send(playing(lines), body("hi"))
 
@@ -176,7 +176,7 @@ async def test_an_error_event_ends_the_stream() -> None:
     )
 
 
-async def test_pings_flow_while_nothing_is_said() -> None:
+async def test_pings_flow_during_silence() -> None:
     clock = Clock()
     response = await send(playing('say "a"\nstall pings every=5s', clock), body("hi"))
     found = await reads(response, 4)
@@ -244,7 +244,7 @@ async def test_transports_play_at_the_same_time_without_disturbing_each_other() 
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b'{"model": "x"}', b"\xff", b'{"model":1,"messages":[]}', b"[" * 100000]
 )
-async def test_a_request_that_is_none_is_answered_with_an_error(data: bytes) -> None:
+async def test_an_invalid_request_is_answered_with_an_error(data: bytes) -> None:
     response = await send(playing("say x"), data)
     assert response.status == 400
     assert json.loads(await read_all(response))["error"]["message"].startswith("not a request: ")

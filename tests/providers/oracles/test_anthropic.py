@@ -98,7 +98,7 @@ def test_the_client_raises_an_error_inside_the_stream(client: anthropic.Anthropi
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("status", [*RETRIED, "overloaded"])
-def test_the_client_tries_again(lab_url: str, status: int | str, *, stream: bool) -> None:
+def test_the_client_retries(lab_url: str, status: int | str, *, stream: bool) -> None:
     asked = told(f"status {status} {AGAIN}")
     with anthropic.Anthropic(api_key="key", base_url=lab_url, max_retries=2, timeout=15.0) as client:
         if stream:
@@ -118,7 +118,7 @@ def test_the_client_counts_tokens_and_finds_models(client: anthropic.Anthropic) 
     assert (model.id, model.type, model.lifecycle, model.created_at.year) == ("claude-x", "model", "active", 1970)
 
 
-def test_what_the_client_sends_is_accepted(lab_url: str) -> None:
+def test_the_client_s_requests_are_accepted(lab_url: str) -> None:
     bodies: list[bytes] = []
     source = {"type": "base64", "media_type": "image/png", "data": b64encode(PICTURE).decode()}
     messages: list[Any] = [
@@ -157,7 +157,7 @@ def test_what_the_client_sends_is_accepted(lab_url: str) -> None:
     assert [validator.problems(body) for body in bodies] == [[], []]
 
 
-def test_what_we_send_is_what_the_client_may_send() -> None:
+def test_our_requests_fit_the_client_s_types() -> None:
     from anthropic.types.message_create_params import MessageCreateParamsStreaming
 
     body = sent(AnthropicMessages(base_url="http://lab.invalid", origin="lab"), "lab-1")

@@ -113,7 +113,7 @@ def test_the_client_raises_an_error_inside_the_stream(lab_url: str) -> None:
 
 #: The client has a list of its own, without 409 and 529.
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504, "overloaded"])
-def test_the_client_tries_again(lab_url: str, status: int | str) -> None:
+def test_the_client_retries(lab_url: str, status: int | str) -> None:
     options = types.HttpRetryOptions(attempts=3, initial_delay=0.001, max_delay=0.002, jitter=0.0)
     with connected(lab_url, retry_options=options) as client:
         asked = told(f"status {status} {AGAIN}")
@@ -130,7 +130,7 @@ def test_the_client_counts_tokens_and_finds_models(lab_url: str) -> None:
     assert model.supported_actions == ["generateContent", "countTokens"]
 
 
-def test_what_the_client_sends_is_accepted(lab_url: str) -> None:
+def test_the_client_s_requests_are_accepted(lab_url: str) -> None:
     bodies: list[bytes] = []
     asked = types.Part(text=told("think a ;; call read {} id=c1 ;; --- ;; say b"))
     contents = [types.Content(role="user", parts=[asked, types.Part.from_bytes(data=PICTURE, mime_type="image/png")])]
@@ -163,7 +163,7 @@ def _parts(chunk: types.GenerateContentResponse) -> list[types.Part]:
     return [part for content in contents for part in content.parts or ()]
 
 
-def test_what_we_send_is_what_the_client_may_send() -> None:
+def test_our_requests_fit_the_client_s_types() -> None:
     body = sent(GeminiGenerateContent(base_url="http://lab.invalid", origin="lab"), "gemini-3-flash")
     assert body.keys() == {"contents", "generationConfig", "systemInstruction", "tools"}
     types.GenerationConfig.model_validate(body["generationConfig"])

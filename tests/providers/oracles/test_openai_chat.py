@@ -101,7 +101,7 @@ def test_the_client_raises_an_error_inside_the_stream(lab_url: str) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("status", [*RETRIED, "overloaded"])
-def test_the_client_tries_again(lab_url: str, status: int | str, *, stream: bool) -> None:
+def test_the_client_retries(lab_url: str, status: int | str, *, stream: bool) -> None:
     asked = told(f"status {status} {AGAIN}")
     with connected(lab_url, retries=2) as client:
         if stream:
@@ -119,7 +119,7 @@ def test_the_client_finds_models(lab_url: str) -> None:
     assert (model.id, model.object) == ("gpt-x", "model")
 
 
-def test_what_the_client_sends_is_accepted(lab_url: str) -> None:
+def test_the_client_s_requests_are_accepted(lab_url: str) -> None:
     bodies: list[bytes] = []
     asked = {"type": "text", "text": told("think a ;; call read {} id=c1 ;; --- ;; say b")}
     messages: list[Any] = [
@@ -147,7 +147,7 @@ def test_what_the_client_sends_is_accepted(lab_url: str) -> None:
     assert [chat_validator.problems(body, QUIRKS) for body in bodies] == [[], []]
 
 
-def test_what_we_send_is_what_the_client_may_send() -> None:
+def test_our_requests_fit_the_client_s_types() -> None:
     from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
 
     body = sent(ChatCompletions(base_url="http://lab.invalid", origin="lab", quirks=QUIRKS), "gpt-5")

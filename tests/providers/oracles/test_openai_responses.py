@@ -94,7 +94,7 @@ def test_the_client_raises_the_right_error(lab_url: str, status: int, *, stream:
     assert (bool(raised.value.type), bool(raised.value.message)) == (True, True)
 
 
-def test_the_client_hears_an_error_inside_the_stream(lab_url: str) -> None:
+def test_the_client_yields_an_error_inside_the_stream(lab_url: str) -> None:
     with connected(lab_url) as client:
         stream = client.responses.create(
             model="lab-1", input=told('say a ;; error rate_limit_exceeded "Too much"'), stream=True
@@ -106,7 +106,7 @@ def test_the_client_hears_an_error_inside_the_stream(lab_url: str) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("status", [*RETRIED, "overloaded"])
-def test_the_client_tries_again(lab_url: str, status: int | str, *, stream: bool) -> None:
+def test_the_client_retries(lab_url: str, status: int | str, *, stream: bool) -> None:
     asked = told(f"status {status} {AGAIN}")
     with connected(lab_url, retries=2) as client:
         if stream:
@@ -134,7 +134,7 @@ def test_the_client_counts_tokens(lab_url: str) -> None:
         assert client.responses.input_tokens.count(model="lab-1", input="hi").input_tokens > 0
 
 
-def test_what_the_client_sends_is_accepted(lab_url: str) -> None:
+def test_the_client_s_requests_are_accepted(lab_url: str) -> None:
     bodies: list[bytes] = []
     shown = {"type": "input_image", "detail": "auto", "image_url": picture()}
     asked = {"type": "input_text", "text": told("think a ;; call read {} id=c1 ;; --- ;; say b")}
@@ -155,7 +155,7 @@ def test_what_the_client_sends_is_accepted(lab_url: str) -> None:
     assert [responses_validator.problems(body) for body in bodies] == [[], []]
 
 
-def test_what_we_send_is_what_the_client_may_send() -> None:
+def test_our_requests_fit_the_client_s_types() -> None:
     from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
 
     body = sent(OpenAIResponses(base_url="http://lab.invalid", origin="lab"), "gpt-5")

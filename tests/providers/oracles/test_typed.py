@@ -39,9 +39,9 @@ class Said(TypedDict):
         ({}, ["$.parts: no str"]),
     ],
 )
-def test_a_value_fits_its_type_or_it_is_said_where_not(parts: Any, problems: list[str]) -> None:
+def test_a_value_that_does_not_fit_its_type_is_reported_with_its_place(parts: Any, problems: list[str]) -> None:
     assert misfits({"parts": parts, "about": {}}, Said) == problems
 
 
-def test_an_object_is_no_list() -> None:
+def test_an_object_is_not_a_list() -> None:
     assert misfits({"parts": "hi", "about": []}, Said) == ["$.about: no object"]

@@ -44,7 +44,7 @@ def come(path: Path) -> socket.socket:
     return client
 
 
-async def test_more_than_come_in_at_once_all_come_in(tmp_path: Path) -> None:
+async def test_more_simultaneous_connections_than_one_batch_are_all_accepted(tmp_path: Path) -> None:
     acceptor = Acceptor(listening(tmp_path / "s"), Greeter)
     clients = [come(tmp_path / "s") for _ in range(150)]
     assert {await greeting(client) for client in clients} == {b"hello"}
@@ -74,7 +74,7 @@ async def test_without_descriptors_clients_wait_in_line_and_the_log_has_one_line
     acceptor.close()
 
 
-async def test_one_that_waits_for_descriptors_can_be_closed(tmp_path: Path) -> None:
+async def test_an_acceptor_that_waits_for_descriptors_can_be_closed(tmp_path: Path) -> None:
     acceptor = Acceptor(listening(tmp_path / "s"), Greeter)
     client = come(tmp_path / "s")
     lowest = os.dup(0)
@@ -89,7 +89,7 @@ async def test_one_that_waits_for_descriptors_can_be_closed(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("is_exhausted", [False, True])
-async def test_one_that_rests_lets_who_comes_wait_and_goes_on(tmp_path: Path, is_exhausted: bool) -> None:
+async def test_a_paused_acceptor_leaves_clients_in_line_and_resumes(tmp_path: Path, is_exhausted: bool) -> None:
     acceptor = Acceptor(listening(tmp_path / "s"), Greeter)
     clients = [come(tmp_path / "s")]
     lowest = os.dup(0)
@@ -112,7 +112,7 @@ async def test_one_that_rests_lets_who_comes_wait_and_goes_on(tmp_path: Path, is
         client.close()
 
 
-def test_clients_leave_descriptors_for_what_they_want_done() -> None:
+def test_clients_leave_descriptors_for_their_requests() -> None:
     with limited(400):
         assert (client_limit(1024), client_limit(100)) == (200, 100)
     with limited(1000):

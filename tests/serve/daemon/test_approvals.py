@@ -44,7 +44,7 @@ async def test_an_allowed_call_runs(tmp_path: Path) -> None:
         assert states == [(None, None), (request_id, "allow_once")]
 
 
-async def test_a_daemon_that_stops_does_not_wait_to_answer_what_waits_for_a_person(
+async def test_a_stopping_daemon_does_not_wait_for_open_approvals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("zot.serve.daemon.lifecycle._OWED_S", 2 * PATIENCE_S)
@@ -55,7 +55,7 @@ async def test_a_daemon_that_stops_does_not_wait_to_answer_what_waits_for_a_pers
         assert await caller.rest() == []
 
 
-async def test_who_waits_behind_a_question_is_answered_when_the_daemon_stops(tmp_path: Path) -> None:
+async def test_a_prompt_waiting_after_a_question_is_answered_when_the_daemon_stops(tmp_path: Path) -> None:
     async with running(tmp_path, **ASKS) as daemon:
         caller, _, _ = await asked(daemon)
         waits = caller.call("session/prompt", sessionId="s", prompt="!echo waits")
@@ -64,7 +64,7 @@ async def test_who_waits_behind_a_question_is_answered_when_the_daemon_stops(tmp
         assert (await caller.answer(waits))["error"]["code"] == -32005
 
 
-async def test_who_waits_behind_a_turn_that_comes_to_a_question_while_the_daemon_stops_is_answered(
+async def test_a_prompt_waiting_after_a_turn_that_asks_while_the_daemon_stops_is_answered(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path, **ASKS) as daemon:
@@ -81,7 +81,7 @@ async def test_who_waits_behind_a_turn_that_comes_to_a_question_while_the_daemon
         assert caller.updates()[-1]["promptId"] == "w"
 
 
-async def test_a_daemon_that_stops_waits_for_what_goes_on_because_a_person_has_decided_meanwhile(
+async def test_a_stopping_daemon_waits_for_a_run_that_a_decision_continued(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path, **ASKS) as daemon:
@@ -109,7 +109,7 @@ async def test_a_rejected_call_does_not_run(tmp_path: Path, decision: str) -> No
         assert not (tmp_path / "ran").exists()
 
 
-async def test_the_first_answer_counts_and_who_is_too_late_is_told(tmp_path: Path) -> None:
+async def test_the_first_answer_counts_and_a_late_one_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path, **ASKS) as daemon:
         caller, number, request_id = await asked(daemon)
         other = await daemon.caller()
@@ -125,7 +125,7 @@ async def test_the_first_answer_counts_and_who_is_too_late_is_told(tmp_path: Pat
         assert (await caller.error("session/approve", sessionId="s", requestId="no", decision="reject"))[0] == -32602
 
 
-async def test_a_question_waits_while_nobody_is_connected_and_is_shown_again(tmp_path: Path) -> None:
+async def test_a_question_waits_while_no_client_is_connected_and_is_shown_again(tmp_path: Path) -> None:
     async with running(tmp_path, **ASKS) as daemon:
         first, _, request_id = await asked(daemon)
         await first.close()
@@ -158,7 +158,7 @@ async def test_a_question_outlives_the_daemon_and_its_answer_continues_the_run(t
         assert [one["isError"] for one in of_type(caller, "tool_result")] == [False]
 
 
-async def test_who_attaches_is_told_which_number_the_question_has_that_waits(tmp_path: Path) -> None:
+async def test_an_attaching_client_gets_the_sequence_number_of_the_open_question(tmp_path: Path) -> None:
     async with running(tmp_path, **ASKS) as daemon:
         caller, _, request_id = await asked(daemon)
         seq = of_type(caller, "approval_request")[0]["seq"]
@@ -171,7 +171,7 @@ async def test_who_attaches_is_told_which_number_the_question_has_that_waits(tmp
         assert "askedSeq" not in await other.get("session/attach", sessionId="s")
 
 
-async def test_one_who_comes_before_the_daemon_has_looked_around_is_asked_all_the_same(tmp_path: Path) -> None:
+async def test_a_client_that_connects_before_recovery_finished_is_asked_too(tmp_path: Path) -> None:
     async with running(tmp_path, **ASKS) as daemon:
         _, _, request_id = await asked(daemon)
     async with running(tmp_path, mends=False, **ASKS) as daemon:
@@ -182,7 +182,7 @@ async def test_one_who_comes_before_the_daemon_has_looked_around_is_asked_all_th
         assert (await caller.until(type="turn_complete"))["outcome"] == "completed"
 
 
-async def test_a_cancel_ends_a_turn_that_waits_for_a_person(tmp_path: Path) -> None:
+async def test_a_cancel_ends_a_turn_that_waits_for_an_approval(tmp_path: Path) -> None:
     async with running(tmp_path, **ASKS) as daemon:
         caller, number, request_id = await asked(daemon)
         await caller.get("session/cancel", sessionId="s")
@@ -194,7 +194,7 @@ async def test_a_cancel_ends_a_turn_that_waits_for_a_person(tmp_path: Path) -> N
         assert (await caller.get("session/state", sessionId="s"))["state"] == "idle"
 
 
-async def test_nobody_decides_in_time(tmp_path: Path) -> None:
+async def test_an_undecided_question_expires(tmp_path: Path) -> None:
     async with running(tmp_path, approval_timeout_s=0.05, **ASKS) as daemon:
         caller, number, request_id = await asked_briefly(daemon)
         await caller.answer(number)
@@ -210,7 +210,7 @@ async def asked_briefly(daemon: Running) -> tuple[Caller, int, str]:
     return caller, number, (await caller.until(type="approval_request"))["requestId"]
 
 
-async def test_allowed_for_good_is_not_asked_again(tmp_path: Path) -> None:
+async def test_an_always_allowed_call_is_not_asked_about_again(tmp_path: Path) -> None:
     async with running(tmp_path, **ASKS) as daemon:
         caller, number, request_id = await asked(daemon)
         await caller.get("session/approve", sessionId="s", requestId=request_id, decision="allow_always")

@@ -51,7 +51,7 @@ async def lived(daemon: Running) -> list[list[Frame]]:
     return [one.updates() for one in callers]
 
 
-async def test_every_number_can_be_come_back_to(daemon: Running) -> None:
+async def test_a_client_can_resume_from_every_sequence_number(daemon: Running) -> None:
     heard = await lived(daemon)
     events = await daemon.events("s")
     assert [(one["seq"], one["event"]) for one in heard[2]] == events
@@ -65,7 +65,7 @@ async def test_every_number_can_be_come_back_to(daemon: Running) -> None:
             assert caller.updates() == [one for one in whole if one["seq"] > after]
 
 
-async def test_a_session_that_was_let_go_of_is_replayed_all_the_same(daemon: Running) -> None:
+async def test_an_unloaded_session_is_replayed(daemon: Running) -> None:
     heard = await lived(daemon)
     await daemon.daemon.sessions.pool.let_go("s")
     again = await followers(daemon, "s", after=0)
@@ -78,7 +78,7 @@ async def test_a_session_that_was_let_go_of_is_replayed_all_the_same(daemon: Run
     assert again[0].updates()[-1]["content"] == again[1].updates()[-1]["content"] == "more"
 
 
-async def test_who_comes_at_any_moment_of_a_turn_hears_all_of_it_once(daemon: Running) -> None:
+async def test_a_client_that_attaches_at_any_moment_gets_each_update_once(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     whole = [await daemon.caller(**dialect) for dialect in DIALECTS]
@@ -101,7 +101,7 @@ async def test_who_comes_at_any_moment_of_a_turn_hears_all_of_it_once(daemon: Ru
         assert comer.updates() == [one for one in whole[number].updates() if one["seq"] > after]
 
 
-async def test_the_answer_comes_right_behind_the_end_also_for_who_still_replays(daemon: Running) -> None:
+async def test_the_answer_follows_the_end_of_the_turn_even_for_a_replaying_client(daemon: Running) -> None:
     first = await daemon.caller()
     await first.get("session/new", agentAlias="default", sessionId="s")
     await first.get("session/prompt", sessionId="s", prompt="!flood 3000")
@@ -117,7 +117,7 @@ async def test_the_answer_comes_right_behind_the_end_also_for_who_still_replays(
     assert numbers == sorted(set(numbers))
 
 
-async def test_who_attaches_again_during_its_turn_is_still_answered_behind_its_end(daemon: Running) -> None:
+async def test_a_client_that_reattaches_during_its_turn_is_answered_after_its_end(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     asked = caller.call("session/prompt", sessionId="s", prompt="!slow 20 0.01")
@@ -129,7 +129,7 @@ async def test_who_attaches_again_during_its_turn_is_still_answered_behind_its_e
     assert caller.heard[-2]["params"]["content"] == caller.heard[-1]["result"]["content"]
 
 
-async def test_without_a_number_only_what_happens_is_told(daemon: Running) -> None:
+async def test_without_a_cursor_only_live_updates_are_sent(daemon: Running) -> None:
     first, second = await daemon.caller(), await daemon.caller()
     await first.get("session/new", agentAlias="default", sessionId="s")
     await first.get("session/prompt", sessionId="s", prompt="!echo before")
@@ -140,7 +140,7 @@ async def test_without_a_number_only_what_happens_is_told(daemon: Running) -> No
     assert second.updates()[0]["prompt"] == "!echo after"
 
 
-async def test_a_number_beyond_the_end_is_the_end(daemon: Running) -> None:
+async def test_a_cursor_beyond_the_end_is_the_end(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     await caller.get("session/attach", sessionId="s", after=10**9)
@@ -148,7 +148,7 @@ async def test_a_number_beyond_the_end_is_the_end(daemon: Running) -> None:
     assert caller.updates()[-1]["type"] == "turn_complete"
 
 
-async def test_what_another_process_wrote_is_heard_before_the_next_turn(daemon: Running, tmp_path: Path) -> None:
+async def test_rows_of_another_process_are_sent_before_the_next_turn(daemon: Running, tmp_path: Path) -> None:
     caller, other = await daemon.caller(), await daemon.caller(**EVENTS)
     await caller.get("session/new", agentAlias="default", sessionId="s")
     await other.get("session/attach", sessionId="s", after=0)
@@ -172,7 +172,7 @@ def running_beside(home: Path) -> Any:
     return running(home / "beside", journal_at=home)
 
 
-async def test_a_deleted_session_can_be_made_again_and_is_heard_from_its_beginning(daemon: Running) -> None:
+async def test_a_deleted_session_can_be_recreated_and_is_sent_from_its_beginning(daemon: Running) -> None:
     first, second = await daemon.caller(), await daemon.caller()
     before = await first.get("session/new", agentAlias="default", sessionId="s")
     await second.get("session/attach", sessionId="s")
@@ -190,7 +190,7 @@ async def test_a_deleted_session_can_be_made_again_and_is_heard_from_its_beginni
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_who_is_still_reading_the_past_of_a_deleted_session_hears_the_next_one_from_its_beginning(
+async def test_a_client_replaying_a_deleted_session_gets_the_next_one_from_its_beginning(
     daemon: Running, dialect: Frame
 ) -> None:
     first, late = await daemon.caller(), await daemon.stranger(limit=1 << 14)
@@ -214,7 +214,7 @@ async def test_who_is_still_reading_the_past_of_a_deleted_session_hears_the_next
     assert (heard[0]["seq"], heard[-1]["type"] in ("turn_complete", "event")) == (numbers[0], True)
 
 
-async def test_many_clients_that_go_and_come_lose_nothing(daemon: Running) -> None:
+async def test_many_reconnecting_clients_lose_nothing(daemon: Running) -> None:
     """Each is gone after every update that it hears, and comes back where it was."""
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
@@ -243,7 +243,7 @@ async def test_many_clients_that_go_and_come_lose_nothing(daemon: Running) -> No
     assert [one["type"] for one in heard[1]] == [one["type"] for one in heard[0]]
 
 
-async def test_that_the_conversation_was_cleared_is_told_at_its_place_live_and_later(daemon: Running) -> None:
+async def test_a_clear_is_sent_in_place_live_and_on_replay(daemon: Running) -> None:
     caller, live = await daemon.caller(), await daemon.caller(**EVENTS)
     await caller.get("session/new", agentAlias="default", sessionId="s")
     await live.get("session/attach", sessionId="s")
@@ -268,7 +268,7 @@ async def test_that_the_conversation_was_cleared_is_told_at_its_place_live_and_l
         assert later.updates() == [one for one in heard if one["seq"] > after]
 
 
-async def test_that_the_conversation_became_another_one_is_told_live_and_later(daemon: Running) -> None:
+async def test_a_replaced_conversation_is_sent_live_and_on_replay(daemon: Running) -> None:
     caller, live = await daemon.caller(), await daemon.caller(**EVENTS)
     await caller.get("session/new", agentAlias="default", sessionId="s")
     await live.get("session/attach", sessionId="s")
@@ -294,7 +294,7 @@ async def test_that_the_conversation_became_another_one_is_told_live_and_later(d
         assert later.updates() == [one for one in heard if one["seq"] > after]
 
 
-async def test_what_a_turn_takes_back_or_sums_up_replaces_no_conversation(daemon: Running) -> None:
+async def test_a_rollback_or_compaction_in_a_turn_replaces_no_conversation(daemon: Running) -> None:
     caller = await daemon.caller()
     too_long = {"request_id": "r", "session_id": "chat", "prompt": "!status 413"}
     assert not (await caller.get("host/respond", **too_long))["response"]["ok"]
@@ -310,7 +310,7 @@ async def test_what_a_turn_takes_back_or_sums_up_replaces_no_conversation(daemon
         assert [(one["seq"], one["event"]) for one in later.updates()] == events
 
 
-async def test_the_past_is_what_was_said_before_the_turn_that_runs_and_the_rest_is_told(daemon: Running) -> None:
+async def test_history_ends_before_the_running_turn_and_updates_carry_the_rest(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     await caller.get("session/prompt", sessionId="s", prompt="!echo before")
@@ -340,7 +340,7 @@ async def test_the_past_is_what_was_said_before_the_turn_that_runs_and_the_rest_
     assert "lastSeq" not in await caller.get("session/messages", sessionId="s")
 
 
-async def test_the_past_tells_which_turns_came_to_no_good_end(daemon: Running) -> None:
+async def test_history_marks_turns_that_failed(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     asked = caller.call("session/prompt", sessionId="s", prompt='!script say "half" ;; stall')
@@ -365,7 +365,7 @@ async def test_the_past_tells_which_turns_came_to_no_good_end(daemon: Running) -
     assert not any("stopReason" in one for one in shown["messages"])
 
 
-async def test_who_comes_back_to_a_journal_that_has_less_than_it_was_told_is_told_so_at_once(tmp_path: Path) -> None:
+async def test_a_client_ahead_of_the_journal_is_notified_at_once(tmp_path: Path) -> None:
     journal, kept = tmp_path / "journal.db", tmp_path / "kept.db"
     async with running(tmp_path) as daemon:
         caller = await daemon.caller()
@@ -385,7 +385,7 @@ async def test_who_comes_back_to_a_journal_that_has_less_than_it_was_told_is_tol
         assert (await caller.get("session/attach", sessionId="s"))["epoch"] == attached["epoch"]
 
 
-async def test_who_introduces_itself_again_in_another_way_is_told_so_from_then_on(daemon: Running) -> None:
+async def test_a_second_initialize_changes_the_spelling_from_then_on(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     prompted = caller.call("session/prompt", sessionId="s", prompt="!stall-mid")

@@ -37,7 +37,7 @@ def plain(path: Path) -> list[dict[str, Any]]:
     ]
 
 
-def test_each_call_is_a_line_that_says_who_and_what(tmp_path: Path) -> None:
+def test_each_call_is_a_line_with_caller_and_method(tmp_path: Path) -> None:
     path = tmp_path / "logs" / "audit.log"
     audit = Audit(LogFile(str(path)), soon=at_once)
     audit.note("connected", LOCAL)
@@ -74,7 +74,7 @@ def refuse(audit: Audit, path: Path, *, within_s: float) -> Callable[[], int]:
     return told
 
 
-async def test_refusals_that_were_too_many_are_summed_up_also_if_no_other_follows(tmp_path: Path) -> None:
+async def test_excess_refusals_are_summed_up_even_if_no_other_follows(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     audit = Audit(LogFile(str(path)), soon=at_once)
     told = refuse(audit, path.with_name("access.log"), within_s=0.2)
@@ -85,7 +85,7 @@ async def test_refusals_that_were_too_many_are_summed_up_also_if_no_other_follow
     assert told() == 130
 
 
-async def test_refusals_that_were_too_many_are_summed_up_at_the_end(tmp_path: Path) -> None:
+async def test_excess_refusals_are_summed_up_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     audit = Audit(LogFile(str(path)), soon=at_once)
     path = path.with_name("access.log")
@@ -96,7 +96,7 @@ async def test_refusals_that_were_too_many_are_summed_up_at_the_end(tmp_path: Pa
     assert (plain(path)[-1]["transport"], plain(path)[-1]["outcome"]) == ("ws", "30 more")
 
 
-def test_names_that_clients_choose_are_cut_and_made_harmless(tmp_path: Path) -> None:
+def test_client_names_are_cut_and_escaped(tmp_path: Path) -> None:
     audit = Audit(LogFile(str(tmp_path / "a")), soon=at_once)
     audit.call(LOCAL, "x\n\ud800" * 1000, session="\x1b[2J")
     audit.close()
@@ -104,7 +104,7 @@ def test_names_that_clients_choose_are_cut_and_made_harmless(tmp_path: Path) -> 
     assert (len(call["method"]), call["session"]) == (129, "\\x1b[2J")
 
 
-def test_what_is_noted_in_one_tick_is_written_at_its_end_in_one_piece(tmp_path: Path) -> None:
+def test_records_of_one_tick_are_written_at_once(tmp_path: Path) -> None:
     ticks: list[Callable[[], None]] = []
     audit = Audit(LogFile(str(tmp_path / "a")), soon=ticks.append)
     for number in range(10):
@@ -117,7 +117,7 @@ def test_what_is_noted_in_one_tick_is_written_at_its_end_in_one_piece(tmp_path: 
     assert len(entries(tmp_path / "a")) == 1011, "so many are not kept waiting"
 
 
-def test_the_next_daemon_goes_on_with_the_chain_also_after_a_torn_line(tmp_path: Path) -> None:
+def test_the_next_daemon_continues_the_chain_even_after_a_torn_line(tmp_path: Path) -> None:
     path = tmp_path / "a"
     Audit(LogFile(str(path)), soon=at_once).close()
     Audit(LogFile(str(path)), soon=at_once).close()
@@ -154,7 +154,7 @@ def test_processes_that_write_a_log_at_the_same_time_write_one_chain(tmp_path: P
     assert (verified.problems, verified.last) == ((), 903)
 
 
-def test_the_chain_goes_on_over_files_that_are_put_aside(tmp_path: Path) -> None:
+def test_the_chain_continues_across_rotated_files(tmp_path: Path) -> None:
     path = str(tmp_path / "a")
     audit = Audit(LogFile(path, max_bytes=1000), soon=at_once)
     for number in range(100):
@@ -169,7 +169,7 @@ def test_the_chain_goes_on_over_files_that_are_put_aside(tmp_path: Path) -> None
     assert verify(log_files(path)).problems == ()
 
 
-def test_what_could_not_be_written_is_counted_and_told(tmp_path: Path) -> None:
+def test_failed_writes_are_counted_and_reported(tmp_path: Path) -> None:
     path = tmp_path / "a"
     audit = Audit(LogFile(str(path)), soon=at_once)
     (tmp_path / "a").rename(tmp_path / "kept")
@@ -199,14 +199,14 @@ def three(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_byte_that_is_changed_shows_wherever_it_is(three: Path) -> None:
+def test_a_changed_byte_is_detected_anywhere(three: Path) -> None:
     data = three.read_bytes()
     for at in range(0, len(data), 5):
         three.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
         assert verify([str(three)]).problems, f"byte {at} of {data!r}"
 
 
-def test_a_line_that_is_missing_added_or_moved_shows(three: Path) -> None:
+def test_a_missing_added_or_moved_line_is_detected(three: Path) -> None:
     one, two, last = three.read_bytes().split(b"\n")[:-1]
     for changed in ([one, last], [one, two, two, last], [two, one, last], [one, two, b"", last]):
         three.write_bytes(b"\n".join(changed) + b"\n")

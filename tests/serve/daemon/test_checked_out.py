@@ -73,7 +73,7 @@ async def test_a_branch_without_a_commit_and_a_commit_without_a_branch(caller: C
 
 
 @pytest.mark.parametrize("head", ["ref: refs/heads/.invalid\n", None], ids=["a table of references", "no HEAD"])
-async def test_what_cannot_be_read_is_not_guessed(caller: Caller, tmp_path: Path, head: str | None) -> None:
+async def test_an_unreadable_repository_yields_no_guess(caller: Caller, tmp_path: Path, head: str | None) -> None:
     (tmp_path / "work" / ".git").mkdir(parents=True)
     if head is not None:
         (tmp_path / "work" / ".git" / "HEAD").write_text(head)

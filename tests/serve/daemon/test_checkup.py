@@ -19,7 +19,7 @@ from daemons import running
 from zot.serve.daemon.server_methods import HealthCheck
 
 
-async def test_health_says_if_sessions_can_be_recorded(tmp_path: Path) -> None:
+async def test_health_reports_whether_sessions_can_be_recorded(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
         caller = await daemon.caller()
         well = (await caller.get("health"))["components"]["journal"]
@@ -34,7 +34,7 @@ async def test_health_says_if_sessions_can_be_recorded(tmp_path: Path) -> None:
         assert (again["status"], again["lastError"]) == ("ok", ill["journal"]["lastError"])
 
 
-async def test_health_says_that_the_disk_is_full(tmp_path: Path) -> None:
+async def test_health_reports_a_full_disk(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
         caller = await daemon.caller()
         await caller.get("session/new", agentAlias="default", sessionId="s")
@@ -114,7 +114,7 @@ async def test_health_notices_a_disk_with_room_for_a_page_and_not_for_a_turn(
     assert "the disk has no room for another 1 MiB" in ill["lastError"]
 
 
-async def test_what_does_not_answer_does_not_work() -> None:
+async def test_a_check_that_does_not_answer_is_a_failure() -> None:
     told = await HealthCheck(asyncio.Event().wait, within_s=0.01).make()
     assert (told.status, told.last_ok, told.last_error) == ("error", None, "no answer within 0.01 s")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from offspring import NOBODY, Child
+from child_process import NOBODY, Child
 from zot.client.endpoint import owner
 from zot.errors import ConfigError, DaemonRunning
 from zot.serve.daemon.claim import Claim, adopt_listener, claim_endpoint
@@ -73,7 +73,7 @@ def test_the_owner_can_use_a_lock_file_that_was_made_under_a_strict_umask(place:
     assert mode(place / "d.sock.lock") == 0o600
 
 
-def test_the_socket_is_ours_alone_whatever_the_umask(place: Path) -> None:
+def test_the_socket_is_private_under_any_umask(place: Path) -> None:
     before = os.umask(0)
     try:
         claim = claim_endpoint(str(place / "new" / "deep" / "d.sock"))
@@ -92,10 +92,10 @@ def test_the_socket_is_ours_alone_whatever_the_umask(place: Path) -> None:
     assert sorted(os.listdir(place / "new/deep")) == ["d.sock.lock"]
 
 
-def test_a_living_owner_is_named_and_not_disturbed(place: Path) -> None:
+def test_a_living_owner_is_named_and_kept(place: Path) -> None:
     path = place / "d.sock"
     with Child(held(path)) as first:
-        assert first.says() == "mine"
+        assert first.report() == "mine"
         assert owner(str(path)) == first.pid
         with pytest.raises(
             DaemonRunning, match=f"process {first.pid} is the daemon at {path}: .*zot daemon stop"
@@ -106,7 +106,7 @@ def test_a_living_owner_is_named_and_not_disturbed(place: Path) -> None:
     assert owner(str(path)) is None
 
 
-def test_the_owner_may_be_ourselves(place: Path) -> None:
+def test_the_owner_may_be_this_process(place: Path) -> None:
     claim = claim_endpoint(str(place / "d.sock"))
     with pytest.raises(DaemonRunning) as problem:
         claim_endpoint(str(place / "d.sock"))
@@ -116,10 +116,10 @@ def test_the_owner_may_be_ourselves(place: Path) -> None:
     claim_endpoint(str(place / "d.sock")).release()
 
 
-def test_what_a_killed_daemon_left_is_replaced(place: Path) -> None:
+def test_leftovers_of_a_killed_daemon_are_replaced(place: Path) -> None:
     path = place / "d.sock"
     with Child(held(path)) as first:
-        assert first.says() == "mine"
+        assert first.report() == "mine"
         left = os.lstat(path).st_ino
         first.kill()
     assert stat.S_ISSOCK(os.lstat(path).st_mode)
@@ -145,14 +145,14 @@ def test_a_forked_child_does_not_keep_the_endpoint_of_a_dead_daemon(place: Path)
 
     owned: list[Claim] = []
     with Child(own_and_fork) as first:
-        assert first.says() == "mine"
+        assert first.report() == "mine"
         first.kill()
     claim_endpoint(str(path)).release()
     os.close(ends)
     os.close(waits)
 
 
-def test_of_two_that_race_exactly_one_wins(place: Path) -> None:
+def test_exactly_one_of_two_racing_daemons_wins(place: Path) -> None:
     for number in range(20):
         path = place / f"{number}.sock"
         if number % 2:  # Half of them race for what a dead one left.
@@ -160,15 +160,15 @@ def test_of_two_that_race_exactly_one_wins(place: Path) -> None:
             left.bind(str(path))
             left.close()
         with Child(held(path, at_once=False)) as one, Child(held(path, at_once=False)) as other:
-            one.go_on()
-            other.go_on()
-            said = sorted([one.says(), other.says()])
+            one.resume()
+            other.resume()
+            said = sorted([one.report(), other.report()])
             assert said[1] == "mine"
             assert said[0].startswith("DaemonRunning: process ")
             connect(path).close()
 
 
-def test_looking_who_owns_it_keeps_nobody_from_owning_it(place: Path) -> None:
+def test_inspecting_the_owner_does_not_prevent_a_claim(place: Path) -> None:
     path = place / "d.sock"
     claim_endpoint(str(path)).release()
 
@@ -181,7 +181,7 @@ def test_looking_who_owns_it_keeps_nobody_from_owning_it(place: Path) -> None:
             claim_endpoint(str(path)).release()
 
 
-def test_one_that_listens_without_the_lock_is_left_alone(place: Path) -> None:
+def test_a_listener_without_the_lock_is_not_replaced(place: Path) -> None:
     path = place / "d.sock"
     with socket.socket(socket.AF_UNIX) as foreign:
         foreign.bind(str(path))
@@ -224,7 +224,7 @@ def a_link_to_a_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [a_file, a_directory, a_fifo, a_link_to_nothing, a_link_to_a_file])
-def test_what_is_no_socket_is_never_removed(place: Path, make: Callable[[Path], None]) -> None:
+def test_a_file_that_is_not_a_socket_is_never_removed(place: Path, make: Callable[[Path], None]) -> None:
     path = place / "d.sock"
     make(path)
     before = os.lstat(path)
@@ -248,7 +248,7 @@ def a_lock_with_two_names(path: Path) -> None:
     os.link(path.parent / "precious", path)
 
 
-def test_where_nothing_can_be_written_nothing_is_to_be_removed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_directory_has_no_owner_to_remove(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "d.sock.lock").touch(0o600)
     opened = os.open
 
@@ -282,9 +282,7 @@ def a_lock_of_another(path: Path) -> None:
         (a_lock_of_another, "belongs to uid 65534|is open to other users"),
     ],
 )
-def test_what_is_no_lock_of_ours_is_refused_and_not_touched(
-    place: Path, make: Callable[[Path], None], reason: str
-) -> None:
+def test_a_foreign_lock_file_is_refused_and_not_touched(place: Path, make: Callable[[Path], None], reason: str) -> None:
     make(place / "d.sock.lock")
     with pytest.raises(ConfigError, match=rf"d\.sock\.lock {reason}.*: remove it, or name another"):
         claim_endpoint(str(place / "d.sock"))
@@ -304,13 +302,13 @@ def test_a_directory_in_which_others_may_replace_the_socket_is_refused(place: Pa
     assert (os.listdir(place), mode(place)) == ([], unsafe)
 
 
-def test_a_directory_like_tmp_will_do(place: Path) -> None:
+def test_a_sticky_directory_like_tmp_is_accepted(place: Path) -> None:
     place.chmod(0o1777)
     claim_endpoint(str(place / "d.sock")).release()
     assert mode(place) == 0o1777
 
 
-def test_a_directory_of_somebody_else_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_of_another_user_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if os.geteuid() == 0:
         os.chown(place, NOBODY, NOBODY)
     else:
@@ -321,20 +319,20 @@ def test_a_directory_of_somebody_else_is_refused(place: Path, monkeypatch: pytes
     assert os.listdir(place) == []
 
 
-def test_a_directory_that_cannot_be_is_told(place: Path) -> None:
+def test_an_impossible_directory_is_reported(place: Path) -> None:
     (place / "file").write_text("")
     with pytest.raises(ConfigError, match=r"the daemon cannot create its socket at .*: Not a directory"):
         claim_endpoint(str(place / "file" / "d.sock"))
 
 
-def test_a_path_that_is_too_long_leaves_nothing_but_the_lock(place: Path) -> None:
+def test_an_overlong_path_leaves_only_the_lock(place: Path) -> None:
     path = place / ("x" * 120)
     with pytest.raises(ConfigError, match="the daemon cannot listen at"):
         claim_endpoint(str(path))
     assert owner(str(path)) is None
 
 
-def test_a_relative_path_is_relative_to_where_we_are(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_is_relative_to_the_working_directory(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     claim = claim_endpoint("d.sock")
     assert sorted(os.listdir(place)) == ["d.sock", "d.sock.lock"]
@@ -345,7 +343,7 @@ def test_a_relative_path_is_relative_to_where_we_are(place: Path, monkeypatch: p
 # The end.
 
 
-def test_at_the_end_a_socket_that_is_not_ours_stays(place: Path) -> None:
+def test_at_the_end_a_foreign_socket_stays(place: Path) -> None:
     path = place / "d.sock"
     claim = claim_endpoint(str(path))
     path.rename(place / "old.sock")
@@ -355,14 +353,14 @@ def test_at_the_end_a_socket_that_is_not_ours_stays(place: Path) -> None:
         assert path.exists()
 
 
-def test_at_the_end_a_socket_that_is_gone_is_no_problem(place: Path) -> None:
+def test_at_the_end_a_missing_socket_is_ignored(place: Path) -> None:
     claim = claim_endpoint(str(place / "d.sock"))
     (place / "d.sock").unlink()
     claim.release()
     assert owner(str(place / "d.sock")) is None
 
 
-def test_a_socket_that_was_opened_for_us_is_locked_and_stays(place: Path) -> None:
+def test_a_passed_socket_is_locked_and_stays(place: Path) -> None:
     path = place / "d.sock"
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
@@ -376,11 +374,11 @@ def test_a_socket_that_was_opened_for_us_is_locked_and_stays(place: Path) -> Non
     assert owner(str(path)) is None
 
 
-def test_nobody_owns_what_never_was(place: Path) -> None:
+def test_a_path_without_a_daemon_has_no_owner(place: Path) -> None:
     assert owner(str(place / "d.sock")) is None
 
 
-def test_a_socket_that_was_removed_is_made_again_and_who_waits_at_the_old_one_still_does(place: Path) -> None:
+def test_a_removed_socket_is_recreated_and_connections_waiting_at_the_old_one_are_kept(place: Path) -> None:
     path = place / "d.sock"
     claim = claim_endpoint(str(path))
     former = claim.listener
@@ -404,7 +402,7 @@ def test_a_socket_that_was_removed_is_made_again_and_who_waits_at_the_old_one_st
     assert not claim.restore()
 
 
-def test_a_lock_file_that_was_removed_with_the_socket_is_made_again_unless_there_is_another_owner(place: Path) -> None:
+def test_a_removed_lock_file_is_recreated_unless_there_is_another_owner(place: Path) -> None:
     path = place / "d.sock"
     claim = claim_endpoint(str(path))
     former = claim.listener
@@ -417,7 +415,7 @@ def test_a_lock_file_that_was_removed_with_the_socket_is_made_again_unless_there
     os.unlink(path)
     os.unlink(f"{path}.lock")
     with Child(held(path)) as other:
-        assert other.says() == "mine"
+        assert other.report() == "mine"
         assert not claim.restore(), "who has come meanwhile has it"
         os.unlink(path)
         with pytest.raises(DaemonRunning, match=f"process {other.pid} .*its socket does not exist.*zot daemon stop"):
@@ -425,7 +423,7 @@ def test_a_lock_file_that_was_removed_with_the_socket_is_made_again_unless_there
     claim.release()
 
 
-def test_a_directory_that_was_removed_stays_so(place: Path) -> None:
+def test_a_removed_directory_is_not_recreated(place: Path) -> None:
     claim = claim_endpoint(str(place / "deep" / "d.sock"))
     for name in os.listdir(place / "deep"):
         os.unlink(place / "deep" / name)

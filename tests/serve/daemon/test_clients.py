@@ -52,7 +52,7 @@ class Released:
         return self.caller.updates()[begin:]
 
 
-async def test_a_released_client_starts_chats_and_comes_back(daemon: Running) -> None:
+async def test_a_released_client_starts_chats_and_reconnects(daemon: Running) -> None:
     client = Released(await daemon.stranger())
     hello = await client.get(
         "initialize", protocol_version=1, client_capabilities={"elicitation": None}, env={"A": "b"}, tui_id=None,
@@ -108,7 +108,7 @@ async def test_lines_typed_by_hand_are_answered(daemon: Running) -> None:
     assert (status["activeSessions"], status["sessionIds"]) == (0, [])
 
 
-async def test_who_pipes_its_lines_in_gets_all_that_it_is_owed(daemon: Running) -> None:
+async def test_a_client_that_pipes_its_lines_gets_every_answer(daemon: Running) -> None:
     caller = await daemon.stranger()
     caller.write(
         b'{"jsonrpc":"2.0","method":"initialize","id":1}',
@@ -159,7 +159,7 @@ async def test_an_ephemeral_daemon_ends_after_its_last_client_and_not_before_its
         assert (await daemon.events("s"))[-1][1]["type"] == "done"
 
 
-async def test_who_does_not_read_is_cut_off_and_can_come_back_for_the_rest(daemon: Running) -> None:
+async def test_a_client_that_does_not_read_is_disconnected_and_can_resume(daemon: Running) -> None:
     reader = await daemon.caller()
     await reader.get("session/new", agentAlias="default", sessionId="s")
     deaf = socket.socket(socket.AF_UNIX)
@@ -224,7 +224,7 @@ async def test_many_sessions_stream_at_the_same_time_and_lose_nothing(daemon: Ru
         assert heard[-1]["type"] == "turn_complete"
 
 
-async def test_answers_that_were_not_read_yet_do_not_count_as_deafness(daemon: Running) -> None:
+async def test_unread_answers_do_not_count_as_a_stalled_client(daemon: Running) -> None:
     busy, late = await daemon.caller(), await daemon.caller()
     for name in ("large", "small"):
         await busy.get("session/new", agentAlias="default", sessionId=name)
@@ -239,7 +239,7 @@ async def test_answers_that_were_not_read_yet_do_not_count_as_deafness(daemon: R
         await late.read()
 
 
-async def test_who_asks_for_much_and_reads_nothing_is_given_little_and_can_still_cancel(daemon: Running) -> None:
+async def test_a_client_that_reads_nothing_gets_bounded_answers_and_can_still_cancel(daemon: Running) -> None:
     other, greedy = await daemon.caller(), await daemon.caller()
     await other.get("session/new", agentAlias="default", sessionId="large")
     await other.get("session/prompt", sessionId="large", prompt="!echo " + "x" * 400_000)
@@ -258,7 +258,7 @@ async def test_who_asks_for_much_and_reads_nothing_is_given_little_and_can_still
         greedy.heard[-1].pop("result", None)
 
 
-async def test_what_somebody_only_wanted_to_see_is_not_looked_up_when_it_has_gone(
+async def test_a_read_of_a_disconnected_client_is_not_carried_out(
     daemon: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_up: list[ClientConnection] = []
@@ -288,7 +288,7 @@ def looking() -> int:
     return sum(task.get_name() == "zot session/messages" for task in asyncio.all_tasks())
 
 
-async def test_long_requests_that_wait_are_bounded(daemon: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_pending_requests_are_bounded(daemon: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zot.serve.daemon.connection._MAX_UNANSWERED_BYTES", 100_000)
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
@@ -312,7 +312,7 @@ async def test_errors_name_parameters_as_the_connection_spells_them(daemon: Runn
     assert await (await daemon.caller()).error("session/new") == (-32602, "agentAlias is required")
 
 
-async def test_a_client_that_cannot_be_written_to_is_cut_off_alone_and_sees_no_torn_frame_continued(
+async def test_an_unwritable_client_is_disconnected_alone_and_sees_no_torn_frame_continued(
     daemon: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half of a write gets out, then there is no memory for the rest, as when a copy of it cannot be made."""

@@ -42,7 +42,7 @@ def said(caller: Caller, session_id: str) -> list[str]:
     return [one["text"] for one in caller.updates(session_id) if one["type"] == "agent_message_chunk"]
 
 
-async def test_who_follows_a_session_hears_what_others_do_with_it(daemon: Running, tmp_path: Path) -> None:
+async def test_a_subscriber_gets_the_updates_of_other_processes(daemon: Running, tmp_path: Path) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     await caller.get("session/prompt", sessionId="s", prompt="!echo here")
@@ -59,7 +59,7 @@ async def test_who_follows_a_session_hears_what_others_do_with_it(daemon: Runnin
 
 
 @pytest.mark.parametrize("is_loaded", [True, False])
-async def test_a_session_that_another_process_runs_is_running_however_one_asks(
+async def test_a_session_run_by_another_process_is_running_in_every_answer(
     daemon: Running, tmp_path: Path, is_loaded: bool
 ) -> None:
     caller = await daemon.caller()
@@ -88,7 +88,7 @@ async def states(caller: Caller) -> list[str]:
     return [one["state"] for one in (entry, *told)]
 
 
-async def test_who_followed_a_session_that_was_deleted_hears_the_next_one_of_its_name_also_if_others_make_it(
+async def test_a_subscriber_of_a_deleted_session_gets_the_next_one_of_its_name_even_from_others(
     daemon: Running, tmp_path: Path
 ) -> None:
     caller, other = await daemon.caller(), await daemon.caller()
@@ -111,7 +111,7 @@ async def replace_elsewhere(home: Path, session_id: str, prompt: str = "") -> No
 
 
 @pytest.mark.parametrize("prompt", ["!echo short", "!say 99 " + 99 * "x"], ids=["shorter", "longer"])
-async def test_who_follows_a_session_that_others_delete_and_make_again_hears_the_new_one_from_its_beginning(
+async def test_a_subscriber_of_a_session_recreated_by_others_gets_the_new_one_from_its_beginning(
     daemon: Running, tmp_path: Path, prompt: str
 ) -> None:
     caller, other = await daemon.caller(), await daemon.caller(features=["events"])
@@ -132,9 +132,7 @@ async def test_who_follows_a_session_that_others_delete_and_make_again_hears_the
     assert state["epoch"] > first["epoch"]
 
 
-async def test_a_session_that_others_have_deleted_and_made_again_is_the_new_one_however_it_is_used(
-    daemon: Running, tmp_path: Path
-) -> None:
+async def test_a_session_recreated_by_others_is_the_new_one_in_every_method(daemon: Running, tmp_path: Path) -> None:
     caller = await daemon.caller()
     for session_id in ("new", "prompt", "messages", "state"):
         await caller.get("session/new", agentAlias="default", sessionId=session_id)
@@ -147,9 +145,7 @@ async def test_a_session_that_others_have_deleted_and_made_again_is_the_new_one_
     assert (await caller.get("session/state", sessionId="state"))["messageCount"] == 2
 
 
-async def test_a_session_that_others_have_deleted_is_gone_and_can_be_made_again(
-    daemon: Running, tmp_path: Path
-) -> None:
+async def test_a_session_deleted_by_others_is_gone_and_can_be_recreated(daemon: Running, tmp_path: Path) -> None:
     caller = await daemon.caller()
     for session_id in ("a", "b"):
         await caller.get("session/new", agentAlias="default", sessionId=session_id)
@@ -164,7 +160,7 @@ async def test_a_session_that_others_have_deleted_is_gone_and_can_be_made_again(
     assert (await caller.get("status"))["sessionIds"] == ["a", "b"]
 
 
-async def test_who_makes_a_session_that_others_delete_at_that_moment_has_it_all_the_same(
+async def test_creating_a_session_that_others_delete_at_that_moment_succeeds(
     daemon: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caller, catalog = await daemon.caller(), daemon.daemon.sessions.catalog
@@ -181,7 +177,7 @@ async def test_who_makes_a_session_that_others_delete_at_that_moment_has_it_all_
 
 
 @pytest.mark.parametrize("jump_s", [86_400, -86_400])
-async def test_what_others_do_is_heard_also_if_the_clock_is_set_meanwhile(
+async def test_updates_of_other_processes_arrive_even_if_the_clock_is_set(
     daemon: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: int
 ) -> None:
     caller = await daemon.caller()
@@ -192,7 +188,7 @@ async def test_what_others_do_is_heard_also_if_the_clock_is_set_meanwhile(
     await caller.until(type="turn_complete", content="there")
 
 
-async def test_who_follows_a_chat_hears_what_is_asked_over_the_host_protocol(daemon: Running) -> None:
+async def test_a_subscriber_of_a_chat_gets_prompts_of_the_host_protocol(daemon: Running) -> None:
     caller, bridge = await daemon.caller(), await daemon.caller()
     for prompt in ("!echo one", "!echo two"):
         asked = {"request_id": prompt, "session_id": "chat", "prompt": prompt}
@@ -202,7 +198,7 @@ async def test_who_follows_a_chat_hears_what_is_asked_over_the_host_protocol(dae
     await caller.until(type="turn_complete", content="two")
 
 
-async def test_a_chat_with_strangers_stays_guarded_however_it_is_used(daemon: Running, tmp_path: Path) -> None:
+async def test_a_chat_with_strangers_stays_guarded_in_every_use(daemon: Running, tmp_path: Path) -> None:
     caller = await daemon.caller()
     asked = {"request_id": "r", "session_id": "chat", "prompt": "!echo hi"}
     assert (await caller.get("host/respond", **asked))["response"]["ok"]
@@ -214,7 +210,7 @@ async def test_a_chat_with_strangers_stays_guarded_however_it_is_used(daemon: Ru
     assert [one["isError"] for one in results] == [True, True]
 
 
-async def test_a_turn_that_never_began_is_told_behind_the_one_that_runs(daemon: Running) -> None:
+async def test_a_turn_that_never_began_is_reported_after_the_running_one(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     caller.call("session/prompt", sessionId="s", prompt="!slow 5 0.02")
@@ -224,7 +220,7 @@ async def test_a_turn_that_never_began_is_told_behind_the_one_that_runs(daemon: 
     assert outcomes == ["completed", "failed"]
 
 
-async def test_a_session_that_could_not_be_written_is_opened_again_when_it_can(daemon: Running) -> None:
+async def test_an_unwritable_session_is_reopened_once_it_can_be(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     session = daemon.daemon.sessions.pool.session("s")
@@ -237,7 +233,7 @@ async def test_a_session_that_could_not_be_written_is_opened_again_when_it_can(d
 @pytest.mark.parametrize(
     "asked", [{"protocolVersion": 1}, {"protocolVersion": 1, "features": ["events"]}], ids=["updates", "events"]
 )
-async def test_a_turn_that_the_disk_lost_ends_once_for_who_stays_and_says_how_far_it_came(
+async def test_a_turn_lost_by_the_disk_ends_once_for_its_subscriber_with_the_text_so_far(
     daemon: Running, asked: dict[str, Any]
 ) -> None:
     caller, other = await daemon.caller(), await daemon.caller(**asked)
@@ -262,7 +258,7 @@ async def test_a_turn_that_the_disk_lost_ends_once_for_who_stays_and_says_how_fa
     assert [event["type"] for _, event in await daemon.events("s")].count("done") == 2
 
 
-async def test_of_two_who_make_a_session_for_different_agents_one_is_refused(tmp_path: Path) -> None:
+async def test_one_of_two_clients_that_create_a_session_for_different_agents_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('[agents.default]\nprovider = "lab"\n[agents.two]\nprovider = "lab"\n')
     async with running(tmp_path) as daemon:
         first, second = await daemon.caller(), await daemon.caller()

@@ -85,7 +85,7 @@ async def beating() -> AsyncIterator[list[float]]:
         gc.unfreeze()
 
 
-async def test_bad_extensions_keep_the_sessions_of_others_from_nothing_and_are_explained(
+async def test_bad_extensions_affect_no_other_session_and_are_explained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     home, mark = tmp_path / "home", uuid.uuid4().hex
@@ -161,7 +161,7 @@ for frame in frames():
 """
 
 
-async def test_a_panel_is_seen_by_everybody_who_follows_and_has_the_keys_of_anybody(tmp_path: Path) -> None:
+async def test_a_panel_is_shown_to_every_subscriber_and_takes_keys_from_any(tmp_path: Path) -> None:
     extension = Extension(tmp_path, "todo", TODO)
     async with running(tmp_path, ext=(str(extension.directory),)) as service:
         one, two = [await service.caller(protocolVersion=1, features=["events"]) for _ in range(2)]
@@ -190,7 +190,7 @@ async def test_a_panel_is_seen_by_everybody_who_follows_and_has_the_keys_of_anyb
     ]
 
 
-async def test_who_has_a_panel_open_is_not_told_of_it_again_because_something_happens_elsewhere(tmp_path: Path) -> None:
+async def test_a_client_with_an_open_panel_does_not_get_it_again_for_events_elsewhere(tmp_path: Path) -> None:
     extension = Extension(tmp_path, "todo", TODO)
     async with running(tmp_path, ext=(str(extension.directory),)) as service:
         caller = await service.caller(protocolVersion=1, features=["events"])

@@ -24,7 +24,7 @@ async def outcome(caller: Caller) -> str:
     return str(result["rawOutput"])
 
 
-async def test_a_guard_is_dismissed_during_a_run_when_that_is_on_the_disk(tmp_path: Path) -> None:
+async def test_a_guard_is_dismissed_during_a_run_once_that_is_committed(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         caller = await service.caller()
         await caller.get("session/new", agentAlias="default", sessionId="s")
@@ -44,9 +44,7 @@ async def test_a_guard_is_dismissed_during_a_run_when_that_is_on_the_disk(tmp_pa
         await caller.answer(runs)
 
 
-async def test_nothing_of_a_session_s_name_ends_a_line_of_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_session_name_cannot_break_a_log_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with running(tmp_path) as service:
         caller, name = await service.caller(), "s\nzot: all is well\x1b[2J"
         await caller.get("session/new", agentAlias="default", sessionId=name)
@@ -59,7 +57,7 @@ async def test_nothing_of_a_session_s_name_ends_a_line_of_the_log(
     assert [one for one in caplog.messages if "afar" in one] == [told]
 
 
-async def test_an_operator_dismisses_a_guard_that_is_away_for_good(tmp_path: Path) -> None:
+async def test_an_operator_dismisses_a_guard_that_does_not_return(tmp_path: Path) -> None:
     async with running(tmp_path, policy=("*=allow",)) as service:
         caller = await service.caller()
         await caller.get("session/new", agentAlias="default", sessionId="s")

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from child_process import Child
 from harness import eventually
-from offspring import Child
 from zot.client.endpoint import owner
 from zot.errors import DaemonRunning
 from zot.serve.daemon.claim import BACKLOG, Claim, claim_endpoint, hand_over, take_over
@@ -61,7 +61,7 @@ def give(
     return work
 
 
-def test_the_next_one_gets_the_socket_the_lock_and_everybody_who_waits(path: str) -> None:
+def test_the_successor_gets_the_socket_the_lock_and_all_waiting_connections(path: str) -> None:
     def answer(claim: Claim, connection: socket.socket) -> str:
         claim.others.append(elsewhere)
         told = hand_over(claim, connection.fileno())
@@ -73,10 +73,10 @@ def test_the_next_one_gets_the_socket_the_lock_and_everybody_who_waits(path: str
     with elsewhere, Child(give(path, answer)) as old:
         elsewhere.close()
         assert eventually(lambda: owner(path) == old.pid)
-        old.go_on()
+        old.resume()
         claimed = take_over(path)
         assert claimed is not None
-        assert old.says() == "True -1 0"
+        assert old.report() == "True -1 0"
         assert owner(path) == os.getpid()
         with socket.socket(socket.AF_UNIX) as client:  # nobody accepts yet, and nobody is refused
             client.connect(path)
@@ -174,7 +174,7 @@ async def test_a_daemon_with_an_event_loop_hands_over_when_it_has_wound_down(pat
     assert not os.path.exists(path)
 
 
-def test_one_that_will_not_is_told(path: str) -> None:
+def test_a_refusal_to_hand_over_is_reported(path: str) -> None:
     claim = claim_endpoint(path)
 
     def refuse() -> None:
@@ -192,7 +192,7 @@ def test_one_that_will_not_is_told(path: str) -> None:
     claim.release()
 
 
-def test_one_that_is_silent_is_not_waited_for_for_ever(path: str) -> None:
+def test_a_silent_daemon_is_given_up_at_the_deadline(path: str) -> None:
     claim = claim_endpoint(path)
     with pytest.raises(DaemonRunning, match=r"did not hand over within 0\.05 s") as problem:
         take_over(path, within_s=0.05)
@@ -200,33 +200,33 @@ def test_one_that_is_silent_is_not_waited_for_for_ever(path: str) -> None:
     claim.release()
 
 
-def test_one_that_gives_what_it_has_running_some_time_is_waited_for_as_much_longer(path: str) -> None:
+def test_a_daemon_that_drains_its_runs_gets_that_much_more_time(path: str) -> None:
     def stay(_: Claim, connection: socket.socket) -> str:
         select.select([connection], [], [])
         return f"{connection.recv(1)!r}"
 
     with Child(give(path, stay, b'{"stopping":true,"graceS":0.25}')) as old:
         assert eventually(lambda: owner(path) == old.pid)
-        old.go_on()
+        old.resume()
         with pytest.raises(DaemonRunning, match=r"did not hand over within 1\.25 s"):
             take_over(path, within_s=1)
-        assert old.says() == "b''"
+        assert old.report() == "b''"
 
 
-def test_that_may_be_a_year(path: str) -> None:
+def test_the_drain_may_take_a_year(path: str) -> None:
     def answer(claim: Claim, connection: socket.socket) -> str:
         return f"{hand_over(claim, connection.fileno())}"
 
     with Child(give(path, answer, b'{"stopping":true,"graceS":31622400.0}')) as old:
         assert eventually(lambda: owner(path) == old.pid)
-        old.go_on()
+        old.resume()
         claimed = take_over(path)
         assert claimed is not None
-        assert old.says() == "True"
+        assert old.report() == "True"
         claimed.release()
 
 
-def test_without_a_daemon_there_is_nothing_to_take_over(path: str) -> None:
+def test_without_a_daemon_a_takeover_is_refused(path: str) -> None:
     assert take_over(path) is None
     with Child(give(path, lambda *_: "")) as dead:
         assert eventually(lambda: owner(path) == dead.pid)
@@ -235,7 +235,7 @@ def test_without_a_daemon_there_is_nothing_to_take_over(path: str) -> None:
     claim_endpoint(path).release()
 
 
-def test_one_that_dies_before_it_has_given_all_leaves_the_endpoint_free(path: str) -> None:
+def test_a_daemon_that_dies_during_the_hand_over_leaves_the_endpoint_free(path: str) -> None:
     def die(claim: Claim, connection: socket.socket) -> str:
         offer = b'{"jsonrpc":"2.0","method":"daemon/handover","params":{"step":"offer"}}\n'
         socket.send_fds(connection, [offer], claim.descriptors)
@@ -243,14 +243,14 @@ def test_one_that_dies_before_it_has_given_all_leaves_the_endpoint_free(path: st
 
     with Child(give(path, die)) as old:
         assert eventually(lambda: owner(path) == old.pid)
-        old.go_on()
+        old.resume()
         assert take_over(path) is None
         old.kill()
     claim_endpoint(path).release()
 
 
 @pytest.mark.parametrize("says", [b"", b'{"method":"daemon/handover","params":{"step":"no"}}\nnonsense\n'])
-def test_who_does_not_take_it_does_not_get_it(path: str, says: bytes) -> None:
+def test_a_successor_that_does_not_accept_gets_nothing(path: str, says: bytes) -> None:
     claim = claim_endpoint(path)
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -266,7 +266,7 @@ def test_who_does_not_take_it_does_not_get_it(path: str, says: bytes) -> None:
     assert owner(path) is None
 
 
-def test_one_that_is_busy_is_waited_for_but_not_for_ever(path: str) -> None:
+def test_a_busy_daemon_is_given_up_at_the_deadline(path: str) -> None:
     with socket.socket(socket.AF_UNIX) as busy:
         busy.bind(path)
         busy.listen(0)

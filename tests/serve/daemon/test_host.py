@@ -13,7 +13,7 @@ from daemons import PATIENCE_S, running
 ASKED: dict[str, Any] = {"request_id": "r1", "session_id": "chat", "prompt": "!echo hello"}
 
 
-async def test_a_request_is_answered_as_the_host_would_and_again_only_until_it_got_out(tmp_path: Path) -> None:
+async def test_a_request_is_answered_as_by_the_host_and_repeated_only_until_delivered(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
         caller = await daemon.caller()
         answer = await caller.get("host/respond", **ASKED)
@@ -29,20 +29,20 @@ async def test_a_request_is_answered_as_the_host_would_and_again_only_until_it_g
     "params",
     [{}, {"request_id": "r"}, {**ASKED, "prompt": " "}, {**ASKED, "type": "ping"}, {**ASKED, "protocol_version": 2}],
 )
-async def test_what_is_no_request_is_refused(tmp_path: Path, params: dict[str, Any]) -> None:
+async def test_an_invalid_request_is_refused(tmp_path: Path, params: dict[str, Any]) -> None:
     async with running(tmp_path) as daemon:
         caller = await daemon.caller()
         assert (await caller.error("host/respond", **params))[0] == -32602
 
 
-async def test_a_request_that_takes_too_long_is_answered_in_time(tmp_path: Path) -> None:
+async def test_a_slow_request_is_answered_at_its_deadline(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
         caller = await daemon.caller()
         answer = await caller.get("host/respond", **{**ASKED, "prompt": "!stall", "timeout_ms": 200})
         assert (answer["response"]["ok"], answer["response"]["error_code"]) == (False, "TIMEOUT")
 
 
-async def test_a_stop_gives_back_who_waits_and_waits_for_nobody_who_was_answered(tmp_path: Path) -> None:
+async def test_a_stop_returns_waiting_requests_and_does_not_wait_for_answered_ones(tmp_path: Path) -> None:
     """What can go on elsewhere does; what has no key and was begun would be done a second time."""
     async with running(tmp_path) as daemon:
         caller = await daemon.caller()
@@ -79,7 +79,7 @@ async def until_asked(models: int) -> None:
             await asyncio.sleep(0)
 
 
-async def test_who_was_given_back_is_behind_those_before_it_also_if_it_comes_again_first(tmp_path: Path) -> None:
+async def test_a_returned_request_keeps_its_place_even_if_it_comes_back_first(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
         caller = await daemon.caller()
         second = caller.call("host/respond", **{**ASKED, "prompt": "!echo second"}, ageMs=1000, ahead=1)
@@ -91,7 +91,7 @@ async def test_who_was_given_back_is_behind_those_before_it_also_if_it_comes_aga
         assert [one["content"] for one in said] == ["!echo first", "first", "!echo second", "second"]
 
 
-async def test_a_request_that_runs_is_given_the_time_that_turns_are_and_a_new_one_is_for_somebody_else(
+async def test_a_running_request_gets_the_drain_time_of_turns_and_a_new_one_is_refused(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path) as daemon:

@@ -20,8 +20,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from child_process import NOBODY, Child
 from daemons import PATIENCE_S, Caller, Frame, Running, running
-from offspring import NOBODY, Child
 from zot.client.client import LocalLine
 from zot.client.endpoint import PeerCredentials
 from zot.commands.attach import main as attach
@@ -72,7 +72,7 @@ async def is_well(caller: Caller) -> None:
         (b'{"jsonrpc":"2.0","method":"session/new","params":{},"id":1}', -32602),
     ],
 )
-async def test_what_is_no_request_is_answered_with_why(daemon: Running, line: bytes, code: int) -> None:
+async def test_an_invalid_request_is_answered_with_the_reason(daemon: Running, line: bytes, code: int) -> None:
     caller = await daemon.caller()
     caller.write(line)
     answer = await caller.read()
@@ -92,7 +92,7 @@ async def test_a_line_without_end_is_refused_and_the_next_one_served(daemon: Run
     await is_well(caller)
 
 
-async def test_bytes_that_come_one_at_a_time_say_the_same(daemon: Running) -> None:
+async def test_bytes_sent_one_at_a_time_give_the_same_answers(daemon: Running) -> None:
     caller = await daemon.stranger()
     for byte in HELLO + b"\r\n\n" + STATUS + b"\n":
         caller.writer.write(bytes([byte]))
@@ -172,7 +172,7 @@ async def test_a_flood_of_requests_is_answered_in_full(daemon: Running) -> None:
     await answered(caller, numbers)
 
 
-async def test_too_many_clients_are_refused_and_those_who_are_there_are_served(
+async def test_excess_clients_are_refused_and_connected_ones_served(
     daemon: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("zot.serve.daemon.daemon.MAX_CLIENTS", 3)
@@ -186,7 +186,7 @@ async def test_too_many_clients_are_refused_and_those_who_are_there_are_served(
     await is_well(await daemon.stranger())
 
 
-async def test_a_crowd_is_turned_away_and_leaves_little_behind(
+async def test_a_crowd_is_refused_and_leaves_little_memory(
     daemon: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("zot.serve.daemon.daemon.MAX_CLIENTS", 20)
@@ -205,7 +205,7 @@ async def test_a_crowd_is_turned_away_and_leaves_little_behind(
     await is_well(await daemon.stranger())
 
 
-async def test_another_user_is_hung_up_on_and_that_is_written_down(
+async def test_another_user_is_disconnected_and_that_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     us, hello = os.geteuid(), b'{"jsonrpc":"2.0","method":"initialize","id":1}\n'
@@ -225,7 +225,7 @@ async def test_another_user_is_hung_up_on_and_that_is_written_down(
             if us != 0:  # Nobody but root can become somebody else; so we are.
                 monkeypatch.setattr(os, "geteuid", lambda: us + 1)
             with Child(visit, uid=NOBODY if us == 0 else None) as child:
-                assert await asyncio.to_thread(child.says) == repr(b"")
+                assert await asyncio.to_thread(child.report) == repr(b"")
                 pid, uid = child.pid, NOBODY if us == 0 else us
             monkeypatch.undo()
             await is_well(await daemon.caller())
@@ -238,7 +238,7 @@ async def test_another_user_is_hung_up_on_and_that_is_written_down(
     assert {one["uid"] for one in lines if one["event"] in ("connected", "call")} == {us}
 
 
-async def test_a_line_says_whose_daemon_hung_up_also_when_it_notices_while_sending(
+async def test_the_log_names_the_daemon_s_owner_even_if_the_hang_up_is_noticed_while_sending(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listener:
@@ -260,7 +260,7 @@ async def test_a_line_says_whose_daemon_hung_up_also_when_it_notices_while_sendi
         line.close()
 
 
-async def test_commands_say_whose_daemon_it_is_that_hangs_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commands_name_the_owner_of_a_daemon_that_hangs_up(monkeypatch: pytest.MonkeyPatch) -> None:
     us = os.geteuid()
     with tempfile.TemporaryDirectory() as directory:
         async with running(Path(directory)) as daemon:
@@ -284,7 +284,7 @@ async def test_commands_say_whose_daemon_it_is_that_hangs_up(monkeypatch: pytest
                 monkeypatch.setattr("zot.serve.daemon.daemon.admits", lambda _: False)
             await asyncio.to_thread(os.getpid)  # What is loaded by now, another user need not be able to read.
             with Child(tried, uid=NOBODY if us == 0 else None) as child:
-                told = await asyncio.to_thread(child.says)
+                told = await asyncio.to_thread(child.report)
     whose = f"it belongs to {pwd.getpwuid(us).pw_name} (uid {us}) and serves no other user"
     assert told.splitlines() == [
         f"[1, 3] zot: the daemon at {daemon.path} does not answer: {whose}",
@@ -293,7 +293,7 @@ async def test_commands_say_whose_daemon_it_is_that_hangs_up(monkeypatch: pytest
     ]
 
 
-async def test_who_says_nothing_gives_its_place_to_who_comes(daemon: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_connection_is_evicted_for_a_new_one(daemon: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zot.serve.daemon.daemon.MAX_CLIENTS", 3)
     caller = await daemon.caller()
     silent, silent_too = await daemon.stranger(), await daemon.stranger()

@@ -10,7 +10,7 @@ from daemons import PATIENCE_S
 from zot.serve.daemon.lifecycle import BackgroundTasks
 
 
-async def test_when_the_block_is_left_everything_has_wound_down() -> None:
+async def test_leaving_the_block_ends_every_task() -> None:
     begun, told = asyncio.Event(), list[str]()
 
     async def watch() -> None:
@@ -29,7 +29,7 @@ async def test_when_the_block_is_left_everything_has_wound_down() -> None:
         await chores.end()
 
 
-async def test_one_that_fails_is_heard_of_at_once_and_costs_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failing_task_is_reported_at_once_and_ends_no_other(caplog: pytest.LogCaptureFixture) -> None:
     done = asyncio.Event()
 
     async def fail() -> None:
@@ -47,7 +47,7 @@ async def test_one_that_fails_is_heard_of_at_once_and_costs_nothing_else(caplog:
         assert "a bug" in caplog.text
 
 
-async def test_one_that_does_not_end_is_not_waited_for_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_task_that_does_not_end_is_given_up_at_the_deadline(caplog: pytest.LogCaptureFixture) -> None:
     let_go, begun = asyncio.Event(), asyncio.Event()
 
     async def cling() -> None:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from offspring import Child
+from child_process import Child
 from zot.serve.daemon.logs import LogFile, LogHandler, log_files
 
 
-def test_a_file_that_becomes_too_long_is_put_aside_and_the_oldest_goes(tmp_path: Path) -> None:
+def test_a_full_file_is_rotated_and_the_oldest_removed(tmp_path: Path) -> None:
     path = tmp_path / "logs" / "x.log"
     file = LogFile(str(path), max_bytes=20, files=3)
     for number in range(10):
@@ -31,14 +31,14 @@ def test_a_file_that_becomes_too_long_is_put_aside_and_the_oldest_goes(tmp_path:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-def test_lines_that_are_longer_than_a_file_have_one_of_their_own(tmp_path: Path) -> None:
+def test_a_line_longer_than_a_file_gets_its_own(tmp_path: Path) -> None:
     file = LogFile(str(tmp_path / "x"), max_bytes=10)
     assert all(file.append(line) for line in (b"a\n", b"b" * 50 + b"\n", b"c\n"))
     file.close()
     assert [Path(one).stat().st_size for one in log_files(str(tmp_path / "x"))] == [2, 51, 2]
 
 
-def test_it_goes_on_where_another_process_ended_even_in_mid_line(tmp_path: Path) -> None:
+def test_it_continues_after_another_process_even_in_mid_line(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"whole\nhal")
     (tmp_path / "x").chmod(0o644)
     file = LogFile(str(tmp_path / "x"))
@@ -48,7 +48,7 @@ def test_it_goes_on_where_another_process_ended_even_in_mid_line(tmp_path: Path)
     assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o600
 
 
-def test_a_crash_while_files_are_put_aside_costs_nothing(tmp_path: Path) -> None:
+def test_a_crash_during_rotation_loses_nothing(tmp_path: Path) -> None:
     for name in ("x", "x.2"):  # x.1 has become x.2 and x has not yet become x.1
         (tmp_path / name).write_bytes(name.encode() + b" is long enough\n")
     file = LogFile(str(tmp_path / "x"), max_bytes=20, files=4)
@@ -60,7 +60,7 @@ def test_a_crash_while_files_are_put_aside_costs_nothing(tmp_path: Path) -> None
     ]  # fmt: skip
 
 
-def test_one_that_was_moved_or_removed_by_others_is_begun_anew(tmp_path: Path) -> None:
+def test_a_file_moved_or_removed_by_others_is_recreated(tmp_path: Path) -> None:
     file = LogFile(str(tmp_path / "x"))
     assert file.append(b"a\n")
     (tmp_path / "x").rename(tmp_path / "moved")
@@ -71,7 +71,7 @@ def test_one_that_was_moved_or_removed_by_others_is_begun_anew(tmp_path: Path) -
     assert ((tmp_path / "moved").read_bytes(), (tmp_path / "x").read_bytes()) == (b"a\n", b"c\n")
 
 
-def test_what_is_no_file_of_ours_is_not_written_to(tmp_path: Path) -> None:
+def test_a_path_that_is_not_our_file_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("precious")
     (tmp_path / "link").symlink_to(tmp_path / "precious")
     os.mkfifo(tmp_path / "fifo")
@@ -97,7 +97,7 @@ def test_a_full_disk_leaves_whole_lines_and_ends(tmp_path: Path) -> None:
         return f"{[*said, more, problem, file.problem]}"
 
     with Child(fill) as child:
-        assert child.says() == "[True, True, False, False, True, 'there is no room', '']"
+        assert child.report() == "[True, True, False, False, True, 'there is no room', '']"
     assert path.read_bytes() == b"0123456789\n0123456789\nm\n"
 
 
@@ -115,7 +115,7 @@ def written(path: Path) -> str:
     return re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", "TIME", path.read_text())
 
 
-def test_a_record_is_a_line_with_its_time_and_nothing_in_it_makes_another(log: logging.Logger, tmp_path: Path) -> None:
+def test_a_record_is_one_line_with_its_time(log: logging.Logger, tmp_path: Path) -> None:
     log.warning("from %s", "a\nb\x1b[31m\udcff")
     log.info("quiet")
     log.error("wrong: %d", "x")
@@ -133,7 +133,7 @@ def test_a_traceback_is_indented(log: logging.Logger, tmp_path: Path) -> None:
     assert [first, second, last] == ["TIME ERROR failed", "    Traceback (most recent call last):", "    b"]
 
 
-def test_lines_that_were_lost_are_counted_and_told(log: logging.Logger, tmp_path: Path) -> None:
+def test_lost_lines_are_counted_and_reported(log: logging.Logger, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "d.log")
     log.info("one")
     log.info("two")
@@ -145,7 +145,7 @@ def test_lines_that_were_lost_are_counted_and_told(log: logging.Logger, tmp_path
     )
 
 
-def test_a_directory_that_can_no_longer_be_looked_at_is_a_problem_and_no_exception(tmp_path: Path) -> None:
+def test_an_inaccessible_directory_is_a_problem_and_not_an_exception(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     log = LogFile(str(logs / "a.log"))
     assert log.append(b"one\n")

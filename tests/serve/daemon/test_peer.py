@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from child_process import NOBODY, Child
 from harness import PATIENCE_S
-from offspring import NOBODY, Child
 from zot.client.endpoint import PeerCredentials, admits, dial, identify
 from zot.errors import ConfigError
 from zot.serve.daemon.claim import claim_endpoint
 
 
-def test_the_kernel_says_who_has_connected() -> None:
+def test_the_kernel_reports_the_peer_s_user() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX)
     with ours, theirs:
         peer = identify(ours)
@@ -26,7 +26,7 @@ def test_the_kernel_says_who_has_connected() -> None:
     assert admits(peer)
 
 
-def test_another_user_is_known_and_refused() -> None:
+def test_another_user_is_recognised_and_refused() -> None:
     us = os.geteuid()
     other = NOBODY if us == 0 else us
     with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listener:
@@ -48,7 +48,7 @@ def test_another_user_is_known_and_refused() -> None:
                 peer = identify(connection)
                 assert peer == PeerCredentials(uid=other, pid=child.pid)
                 assert not admits(peer, us=None if us == 0 else us + 1)
-            assert child.says() == "out"
+            assert child.report() == "out"
 
 
 def test_root_is_another_user_unless_we_are_root() -> None:
@@ -56,12 +56,12 @@ def test_root_is_another_user_unless_we_are_root() -> None:
     assert admits(PeerCredentials(uid=0, pid=1), us=0)
 
 
-def test_who_is_not_known_is_nobody() -> None:
+def test_an_unknown_peer_is_not_a_user() -> None:
     assert PeerCredentials(uid=-1, pid=0).label == "unix:unknown"
     assert not admits(PeerCredentials(uid=-1, pid=0))
 
 
-def test_nothing_is_said_to_a_daemon_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_sent_to_a_daemon_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
     us = os.geteuid()
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "d.sock"
@@ -75,7 +75,7 @@ def test_nothing_is_said_to_a_daemon_of_another_user(monkeypatch: pytest.MonkeyP
 
         listener = socket.socket(socket.AF_UNIX)
         with listener, Child(listen, uid=NOBODY if us == 0 else None) as child:
-            assert child.says() == "listening"
+            assert child.report() == "listening"
             if us != 0:
                 monkeypatch.setattr(os, "geteuid", lambda: us + 1)
             with pytest.raises(PermissionError, match=r"the listener there is uid \d+"):

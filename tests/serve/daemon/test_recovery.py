@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from daemons import PATIENCE_S, Caller, Running, running
-from forked import Forked, Nursery
+from forked import Forked, ForkServer
 from harness import environment, read_some
 
 ASKS = "!bash echo hi"
@@ -24,13 +24,13 @@ async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
 
 
 @pytest.fixture
-def begin(tmp_path: Path, nursery: Nursery) -> Callable[[str], Forked]:
+def begin(tmp_path: Path, fork_server: ForkServer) -> Callable[[str], Forked]:
     """Return what lets another process begin a prompt in the session; it goes on, or waits for a person."""
 
     def begin(prompt: str) -> Forked:
         home = str(tmp_path)
         argv = ["rpc", "--provider", "lab", "--session", "s", "--policy", "bash=ask"]
-        process = nursery.fork(argv, tmp_path, environment({"HOME": home, "ZOT_HOME": home}))
+        process = fork_server.fork(argv, tmp_path, environment({"HOME": home, "ZOT_HOME": home}))
         said, deadline = b"", time.monotonic() + PATIENCE_S
         for frame in ({"type": "hello", "features": ["approvals"]}, {"type": "prompt", "message": prompt}):
             process.stdin.write(json.dumps(frame).encode() + b"\n")
@@ -67,7 +67,7 @@ async def opened(daemon: Running, *, is_loaded: bool = True) -> Caller:
 
 @pytest.mark.parametrize("is_loaded", [True, False])
 @pytest.mark.parametrize("method", ["attach", "state"])
-async def test_a_question_of_a_dead_process_can_be_answered_by_who_looks_for_it(
+async def test_a_question_of_a_dead_process_can_be_answered_by_a_client_that_attaches(
     daemon: Running, leave: Callable[[str], None], method: str, is_loaded: bool
 ) -> None:
     caller = await opened(daemon, is_loaded=is_loaded)
@@ -94,9 +94,7 @@ async def test_a_question_of_a_dead_process_can_be_answered_in_a_closed_session(
     assert (await caller.error("session/prompt", sessionId="s", prompt="!echo hi"))[0] == -32000
 
 
-async def test_a_prompt_waits_behind_the_question_of_a_dead_process(
-    daemon: Running, leave: Callable[[str], None]
-) -> None:
+async def test_a_prompt_waits_for_the_question_of_a_dead_process(daemon: Running, leave: Callable[[str], None]) -> None:
     caller = await opened(daemon)
     await asyncio.to_thread(leave, ASKS)
     prompted = caller.call("session/prompt", sessionId="s", prompt="!echo next")
@@ -109,7 +107,7 @@ async def test_a_prompt_waits_behind_the_question_of_a_dead_process(
     assert outcomes == ["completed", "completed"]
 
 
-async def test_a_session_that_is_closed_leaves_the_question_of_a_dead_process_as_it_is(
+async def test_closing_a_session_leaves_the_question_of_a_dead_process_unchanged(
     daemon: Running, leave: Callable[[str], None]
 ) -> None:
     caller = await opened(daemon)
@@ -142,7 +140,7 @@ async def test_a_question_of_a_dead_process_can_be_ended(
 
 
 @pytest.mark.parametrize("is_loaded", [True, False])
-async def test_a_question_of_another_process_is_told_and_who_must_answer_it(
+async def test_a_question_of_another_process_is_shown_with_the_process_that_must_answer(
     daemon: Running, begin: Callable[[str], Forked], is_loaded: bool
 ) -> None:
     caller = await opened(daemon, is_loaded=is_loaded)
@@ -165,7 +163,7 @@ async def test_a_question_of_another_process_is_told_and_who_must_answer_it(
 
 @pytest.mark.parametrize("method", ["close", "kill"])
 @pytest.mark.parametrize("is_loaded", [True, False])
-async def test_what_a_dead_process_left_where_its_directory_is_gone_can_be_read_and_let_go_of(
+async def test_a_dead_process_s_session_with_a_missing_directory_can_be_read_and_discarded(
     daemon: Running, leave: Callable[[str], None], tmp_path: Path, is_loaded: bool, method: str
 ) -> None:
     place = tmp_path / "place"
@@ -182,7 +180,7 @@ async def test_what_a_dead_process_left_where_its_directory_is_gone_can_be_read_
     await caller.get(f"session/{method}", sessionId="s")
 
 
-async def test_a_list_tells_of_a_question_of_a_dead_process(daemon: Running, leave: Callable[[str], None]) -> None:
+async def test_a_list_shows_the_question_of_a_dead_process(daemon: Running, leave: Callable[[str], None]) -> None:
     caller = await opened(daemon)
     await asyncio.to_thread(leave, ASKS)
     [entry] = (await caller.get("session/list"))["sessions"]
@@ -190,7 +188,7 @@ async def test_a_list_tells_of_a_question_of_a_dead_process(daemon: Running, lea
 
 
 @pytest.mark.parametrize("is_loaded", [True, False])
-async def test_who_follows_a_session_hears_by_itself_that_who_ran_it_died(
+async def test_a_subscriber_is_notified_that_the_running_process_died(
     daemon: Running, leave: Callable[[str], None], is_loaded: bool
 ) -> None:
     watching = asyncio.create_task(daemon.daemon.sessions.watch.run())
@@ -209,7 +207,7 @@ async def test_who_follows_a_session_hears_by_itself_that_who_ran_it_died(
     watching.cancel()
 
 
-async def test_what_a_dead_process_left_in_a_session_whose_agent_is_gone_can_be_read(
+async def test_a_dead_process_s_session_with_a_missing_agent_can_be_read(
     tmp_path: Path, leave: Callable[[str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     agents, policy = '[agents.default]\nprovider = "lab"\n', 'policy = ["bash=ask"]\n'

@@ -29,7 +29,7 @@ class Sheet:
         return
 
 
-async def test_a_bug_costs_one_command_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bug_fails_one_request_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     session = open_session(FakeTransport())
 
     class Broken(Session):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from daemons import PATIENCE_S, Caller, Frame, Running, request, running
-from zot.runtime.pool import NewSession, SessionPool
+from zot.runtime.pool import NewSessionSettings, SessionPool
 from zot.version import __version__
 from zot.wire.daemon import METHODS, READ_ONLY
 
@@ -34,7 +34,7 @@ async def talk(caller: Caller, session_id: str, *prompts: str) -> None:
         await caller.get("session/prompt", sessionId=session_id, prompt=prompt)
 
 
-async def test_wherever_messages_are_counted_it_is_those_of_the_conversation(daemon: Running) -> None:
+async def test_every_message_count_is_that_of_the_conversation(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
 
@@ -100,7 +100,7 @@ async def test_a_long_conversation_is_the_same_in_either_spelling(daemon: Runnin
     assert [one["content"][-10:] for one in camel["messages"][:2]] == [long[-10:]] * 2
 
 
-async def test_a_session_tells_how_it_is(caller: Caller, daemon: Running) -> None:
+async def test_a_session_reports_its_state(caller: Caller, daemon: Running) -> None:
     await talk(caller, "s", "!echo hi")
     state = await caller.get("session/state", sessionId="s")
     assert (state["state"], state["messageCount"], state["queued"], state["provider"]) == ("idle", 2, 0, "lab")
@@ -126,7 +126,7 @@ async def test_a_session_can_be_copied_and_the_copy_is_followed(caller: Caller) 
     assert (await caller.get("session/fork", sessionId="s"))["messageCount"] == 4
 
 
-async def test_a_session_gets_a_title_another_model_and_a_new_beginning(daemon: Running, caller: Caller) -> None:
+async def test_a_session_can_be_renamed_switched_to_another_model_and_cleared(daemon: Running, caller: Caller) -> None:
     await talk(caller, "s", "!echo one")
     assert await caller.get("session/rename", sessionId="s", title="Fruit") == {"sessionId": "s", "title": "Fruit"}
     assert (await caller.get("session/list"))["sessions"][0]["title"] == "Fruit"
@@ -141,7 +141,7 @@ async def test_a_session_gets_a_title_another_model_and_a_new_beginning(daemon: 
     assert (await caller.get("session/messages", sessionId="s"))["total"] == 0
 
 
-async def test_another_provider_is_used_between_two_turns_if_it_can_be(
+async def test_another_provider_is_used_between_two_turns_if_possible(
     daemon: Running, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await talk(caller, "s", "!echo one")
@@ -174,7 +174,7 @@ async def test_another_provider_is_used_between_two_turns_if_it_can_be(
     await talk(caller, "s", "!echo two")
 
 
-async def test_what_must_not_happen_during_a_turn_is_refused(caller: Caller) -> None:
+async def test_changes_that_need_an_idle_session_are_refused_during_a_turn(caller: Caller) -> None:
     await talk(caller, "s")
     asked = caller.call("session/prompt", sessionId="s", prompt="!stall")
     await caller.until(type="state")
@@ -185,7 +185,7 @@ async def test_what_must_not_happen_during_a_turn_is_refused(caller: Caller) -> 
 
 
 @pytest.mark.parametrize("method", ["session/close", "session/kill", "session/delete"])
-async def test_an_end_of_a_session_ends_its_turns_and_tells_all(daemon: Running, caller: Caller, method: str) -> None:
+async def test_ending_a_session_ends_its_turns_and_notifies_all(daemon: Running, caller: Caller, method: str) -> None:
     other = await daemon.caller()
     await talk(caller, "s")
     asked = [caller.call("session/prompt", sessionId="s", prompt="!stall") for _ in range(2)]
@@ -200,7 +200,7 @@ async def test_an_end_of_a_session_ends_its_turns_and_tells_all(daemon: Running,
 
 
 @pytest.mark.parametrize("method", ["session/close", "session/kill", "session/delete"])
-async def test_a_turn_that_waits_for_a_person_ends_before_those_behind_it(tmp_path: Path, method: str) -> None:
+async def test_a_turn_that_waits_for_an_approval_ends_before_later_ones(tmp_path: Path, method: str) -> None:
     async with running(tmp_path, policy=("bash=ask",)) as daemon:
         caller, other = await daemon.caller(), await daemon.caller()
         await caller.get("session/new", agentAlias="default", sessionId="s")
@@ -215,7 +215,7 @@ async def test_a_turn_that_waits_for_a_person_ends_before_those_behind_it(tmp_pa
 
 
 @pytest.mark.parametrize("method", ["session/close", "session/kill", "session/delete"])
-async def test_what_ends_before_it_has_begun_ends_before_what_waits_behind_it(caller: Caller, method: str) -> None:
+async def test_a_turn_that_never_began_ends_before_later_ones(caller: Caller, method: str) -> None:
     await talk(caller, "s")
     before = len(caller.heard)
     prompts = [request("session/prompt", name, {"sessionId": "s", "prompt": "!stall"}) for name in ("one", "two")]
@@ -244,7 +244,7 @@ USES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def test_every_method_of_a_session_is_known_to_use_or_to_read_it() -> None:
+def test_every_method_is_classified_as_using_or_reading_a_session() -> None:
     others = {"session/new", "session/attach", "session/delete"}
     of_sessions = {method.name for method in METHODS.values() if method.name.startswith("session/")}
     assert of_sessions - READ_ONLY - others == USES.keys()
@@ -309,7 +309,7 @@ async def test_a_closed_session_can_be_deleted_and_made_anew(caller: Caller) -> 
     assert (await caller.get("session/state", sessionId="s"))["messageCount"] == 2
 
 
-async def test_what_could_not_be_closed_is_not_closed(caller: Caller) -> None:
+async def test_a_failed_close_leaves_the_session_open(caller: Caller) -> None:
     assert (await caller.error("session/close", sessionId="s"))[0] == -32000
     await talk(caller, "other")
     await caller.get("session/fork", sessionId="other", newSessionId="s")
@@ -335,7 +335,7 @@ async def test_unknown_sessions_are_not_found(caller: Caller) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 300, "host:1"])
-async def test_a_session_needs_a_name_that_can_be_one(caller: Caller, name: str) -> None:
+async def test_a_session_needs_a_valid_name(caller: Caller, name: str) -> None:
     answer = await caller.ask("session/new", agentAlias="default", sessionId=name)
     assert answer.get("error", {}).get("code", -32602) == -32602
 
@@ -346,12 +346,12 @@ async def test_the_name_of_a_new_session_has_a_limit(daemon: Running, caller: Ca
     assert await caller.error("session/new", agentAlias="default", sessionId=long) == limit
     assert (await caller.get("session/new", agentAlias="default", sessionId=fits))["sessionId"] == fits
     assert await caller.error("session/fork", sessionId=fits, newSessionId=long) == limit
-    async with daemon.daemon.sessions.pool.use(long, NewSession()):  # As a host may have called it.
+    async with daemon.daemon.sessions.pool.use(long, NewSessionSettings()):  # As a host may have called it.
         pass
     assert (await caller.get("session/new", agentAlias="default", sessionId=long))["sessionId"] == long
 
 
-async def test_an_agent_that_is_not_there_and_one_that_is_not_the_sessions(tmp_path: Path) -> None:
+async def test_an_unknown_agent_and_an_agent_of_another_session_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('[agents.tester]\nprovider = "lab"\n')
     async with running(tmp_path) as daemon:
         caller = await daemon.caller()
@@ -369,7 +369,7 @@ async def test_an_agent_that_is_not_there_and_one_that_is_not_the_sessions(tmp_p
         ]
 
 
-async def test_many_who_make_the_same_session_at_once_have_the_same_one(daemon: Running) -> None:
+async def test_concurrent_creations_of_one_session_get_the_same_one(daemon: Running) -> None:
     callers = [await daemon.caller() for _ in range(10)]
     for caller in callers:
         caller.call("session/new", agentAlias="default", sessionId="s")
@@ -378,7 +378,7 @@ async def test_many_who_make_the_same_session_at_once_have_the_same_one(daemon: 
     assert len((await callers[0].get("session/list"))["sessions"]) == 1
 
 
-async def test_sessions_that_rest_are_let_go_of_and_keep_their_followers(daemon: Running) -> None:
+async def test_idle_sessions_are_unloaded_and_keep_their_subscribers(daemon: Running) -> None:
     pool: SessionPool = daemon.daemon.sessions.pool
     pool._resting = 2
     caller = await daemon.caller()
@@ -391,7 +391,7 @@ async def test_sessions_that_rest_are_let_go_of_and_keep_their_followers(daemon:
         assert ends == ["hi", "again"]
 
 
-async def test_what_was_not_used_for_a_while_is_let_go_of_and_what_runs_is_not(
+async def test_unused_sessions_are_unloaded_and_running_ones_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("zot.runtime.pool._LOOK_S", 0.01)
@@ -412,7 +412,7 @@ async def test_what_was_not_used_for_a_while_is_let_go_of_and_what_runs_is_not(
         assert (await caller.answer(runs))["result"]["stopReason"] == "cancelled"
 
 
-async def test_a_limit_of_sessions_counts_those_that_do_something(tmp_path: Path) -> None:
+async def test_the_session_limit_counts_active_sessions_only(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("[daemon]\nmax_sessions = 2\n")
     async with running(tmp_path) as daemon:
         caller = await daemon.caller()
@@ -429,7 +429,7 @@ async def test_a_limit_of_sessions_counts_those_that_do_something(tmp_path: Path
         assert "b" in (await caller.get("status"))["sessionIds"]
 
 
-async def test_a_limit_and_many_at_once_lose_nobody(tmp_path: Path) -> None:
+async def test_the_session_limit_loses_no_concurrent_client(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("[daemon]\nmax_sessions = 1\n")
     async with running(tmp_path) as daemon:
         callers = [await daemon.caller() for _ in range(5)]
@@ -452,7 +452,7 @@ async def test_the_directory_of_a_session(caller: Caller, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("is_loaded", [True, False])
-async def test_a_session_that_exists_stays_in_its_directory_until_that_is_gone(
+async def test_an_existing_session_stays_in_its_directory_until_it_is_gone(
     daemon: Running, caller: Caller, tmp_path: Path, is_loaded: bool
 ) -> None:
     asked, [here, there] = {"agentAlias": "default", "sessionId": "s"}, [tmp_path / "here", tmp_path / "there"]
@@ -475,7 +475,7 @@ async def test_a_session_that_exists_stays_in_its_directory_until_that_is_gone(
     assert (await again())["result"]["workspaceDir"] == str(there)
 
 
-async def test_a_session_whose_directory_is_gone_says_what_helps_here(
+async def test_a_session_whose_directory_is_gone_suggests_a_remedy(
     daemon: Running, caller: Caller, tmp_path: Path
 ) -> None:
     (tmp_path / "gone").mkdir()
@@ -506,7 +506,7 @@ async def test_attachments_are_for_the_model_to_read(caller: Caller, tmp_path: P
     assert (await caller.error("session/prompt", sessionId="s", prompt="x", attachments=missing))[0] == -32602
 
 
-async def test_a_turn_goes_on_as_it_began_when_the_configuration_is_read_again(tmp_path: Path) -> None:
+async def test_a_running_turn_keeps_its_settings_when_the_configuration_is_reloaded(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('[agents.one]\nprovider = "lab"\npolicy = ["bash=allow"]\n')
     prompt = '!script wait 30ms ;; call bash {"command":"echo ran"}'
     async with running(tmp_path) as daemon:
@@ -523,7 +523,7 @@ async def test_a_turn_goes_on_as_it_began_when_the_configuration_is_read_again(t
         assert [one["isError"] for one in caller.updates("s") if one["type"] == "tool_result"] == [False, True]
 
 
-async def test_a_policy_that_is_read_again_holds_in_sessions_that_are_loaded_and_rest(tmp_path: Path) -> None:
+async def test_a_reloaded_policy_holds_in_loaded_idle_sessions(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('[agents.one]\nprovider = "lab"\npolicy = ["bash=allow"]\n')
     async with running(tmp_path) as daemon:
         caller, other = await daemon.caller(), await daemon.caller()
@@ -552,7 +552,7 @@ async def test_a_policy_that_is_read_again_holds_in_sessions_that_are_loaded_and
         ], "who follows a session still does"
 
 
-async def test_settings_that_are_read_again_count_at_once(tmp_path: Path) -> None:
+async def test_reloaded_settings_apply_at_once(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
         caller = await daemon.caller()
         for name in ("one", "two"):
@@ -590,7 +590,7 @@ async def test_the_memory_of_a_closed_session_is_reclaimed_without_waiting_for_t
         gc.enable()
 
 
-async def test_a_session_that_is_unloaded_leaves_memory_although_a_client_follows_it(daemon: Running) -> None:
+async def test_an_unloaded_session_leaves_memory_although_a_client_follows_it(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     session = daemon.daemon.sessions.pool.session("s")

@@ -11,7 +11,7 @@ from daemons import running
 from zot.serve.daemon.sockets import keep_socket
 
 
-async def test_a_socket_is_looked_after_also_when_a_hand_over_has_failed(tmp_path: Path) -> None:
+async def test_a_socket_is_still_watched_after_a_failed_hand_over(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
         staying = asyncio.create_task(keep_socket(daemon.daemon, daemon._claim, daemon._stop_listening, every_s=0))
         heir = await daemon.caller()

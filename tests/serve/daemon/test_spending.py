@@ -10,8 +10,7 @@ import pytest
 
 from daemons import running
 from zot.errors import UserError
-from zot.journal.queries import SessionRecord
-from zot.journal.search import Spent, spent
+from zot.journal.queries import SessionRecord, Spent, spent
 from zot.messages import Counters, timestamp
 from zot.serve.daemon import spending
 from zot.serve.daemon.spending import Span, added_up
@@ -25,7 +24,7 @@ CALLS = [
 ]
 
 
-def test_what_was_spent_is_told_of_the_day_of_the_month_by_model_and_by_agent() -> None:
+def test_spending_is_reported_by_day_month_model_and_agent() -> None:
     costs = added_up(CALLS, Span(None, None), "2026-02-02T13:00:00.000Z")
     assert (costs.session_cost_usd, costs.monthly_cost_usd, costs.daily_cost_usd) == (7.0, 6.0, 4.0)
     assert (costs.total_tokens, costs.request_count) == (30, 3)
@@ -43,12 +42,12 @@ def test_what_was_spent_is_told_of_the_day_of_the_month_by_model_and_by_agent() 
         ("2026-03-01", None, 0),
     ],
 )
-def test_only_what_falls_into_the_span_counts(since: str | None, until: str | None, expected: int) -> None:
+def test_only_calls_in_the_span_count(since: str | None, until: str | None, expected: int) -> None:
     assert added_up(CALLS, Span(since, until), "2026-02-02T13:00:00.000Z").request_count == expected
 
 
 @pytest.mark.parametrize("wrong", ["x", "", "2026-02-30", "2026-02", "9" * 1000])
-def test_what_is_no_time_is_refused(wrong: str) -> None:
+def test_an_invalid_time_is_refused(wrong: str) -> None:
     with pytest.raises(UserError, match=r"from: .* is not a time"):
         Span(wrong, None)
     with pytest.raises(UserError, match=r"to: .* is not a time"):
@@ -69,6 +68,7 @@ async def test_each_model_call_counts_once_as_long_as_its_session_is_kept(tmp_pa
         assert (costs["requestCount"], costs["totalTokens"]) == (5, 5 * TOKENS)
         every = {"costUsd": 0.0, "totalTokens": 5 * TOKENS, "requestCount": 5}
         assert (costs["byModel"], costs["byAgent"]) == ({"lab/lab-1": every}, {"default": every})
+        assert costs["byDay"] == {today: every}
         assert (await caller.get("cost/query", to="2026-01-01"))["requestCount"] == 0
         assert (await caller.get("cost/query", agent="none"))["requestCount"] == 0
         assert (await caller.error("cost/query", **{"from": "x"}))[0] == -32602
@@ -78,7 +78,7 @@ async def test_each_model_call_counts_once_as_long_as_its_session_is_kept(tmp_pa
         assert (await caller.get("cost/query"))["requestCount"] == 1
 
 
-async def test_what_is_remembered_of_a_day_is_divided_where_the_span_is(
+async def test_a_remembered_day_is_split_at_the_boundary_of_the_span(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []

@@ -28,7 +28,7 @@ def ear(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[socket
             yield bound, f"@{name}"
 
 
-def test_systemd_hears_how_the_service_is(ear: tuple[socket.socket, str]) -> None:
+def test_systemd_is_notified_of_the_state(ear: tuple[socket.socket, str]) -> None:
     bound, address = ear
     env = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid()), "PATH": "/bin"}
     notifier = Notifier(env)
@@ -45,19 +45,19 @@ def test_systemd_hears_how_the_service_is(ear: tuple[socket.socket, str]) -> Non
     assert heard[2:] == ["WATCHDOG=1", "MAINPID=7", "STOPPING=1"]
 
 
-def test_a_watchdog_for_somebody_else_is_not_ours() -> None:
+def test_a_watchdog_for_another_process_is_ignored() -> None:
     assert Notifier({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1"}).ping_every_s is None
     assert Notifier({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "soon"}).ping_every_s is None
     assert Notifier({"WATCHDOG_USEC": "1000000"}).ping_every_s is None
 
 
-def test_without_systemd_nothing_happens(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_systemd_nothing_is_sent(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         Notifier({}).ready("listening")
     assert caplog.records == []
 
 
-def test_a_systemd_that_does_not_listen_is_no_problem(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_systemd_that_does_not_listen_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         Notifier({"NOTIFY_SOCKET": str(tmp_path / "nowhere")}).ready("listening")
     assert caplog.messages == ["systemd was not notified of READY=1: No such file or directory"]
@@ -92,7 +92,7 @@ def test_listening_sockets_are_taken_in_order_and_the_rest_is_closed(
     os.close(first + 3)
 
 
-def test_sockets_for_another_process_are_not_ours() -> None:
+def test_sockets_for_another_process_are_ignored() -> None:
     env = {"LISTEN_PID": "1", "LISTEN_FDS": "1"}
     assert take_listeners(env) == ()
     assert env == {}

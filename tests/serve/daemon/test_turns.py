@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from daemons import PATIENCE_S, Caller, Frame, Running, order, request, running
-from garbage import left_over
+from reference_cycles import left_over
 from zot.events import Done
 from zot.session.history import Batch, Subscriber
 
@@ -33,7 +33,7 @@ def assert_in_order(caller: Caller) -> None:
     assert seen == sorted(set(seen))
 
 
-async def test_a_turn_is_told_in_order_and_answered_right_behind_its_end(daemon: Running) -> None:
+async def test_a_turn_is_sent_in_order_and_answered_right_after_its_end(daemon: Running) -> None:
     caller = await daemon.caller()
     opened = await caller.get("session/new", agentAlias="default", sessionId="s")
     assert caller.updates() == []
@@ -62,7 +62,7 @@ async def test_a_turn_leaves_nothing_for_the_garbage_collector(daemon: Running) 
     assert found == []
 
 
-async def test_tools_are_called_and_their_results_told(daemon: Running) -> None:
+async def test_tools_are_called_and_their_results_sent(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     await caller.get("session/prompt", sessionId="s", prompt="!bash echo hi")
@@ -74,7 +74,7 @@ async def test_tools_are_called_and_their_results_told(daemon: Running) -> None:
     assert_in_order(caller)
 
 
-async def test_a_prompt_that_no_window_holds_fails_and_is_not_kept(tmp_path: Path) -> None:
+async def test_a_prompt_too_large_for_the_window_fails_and_is_not_kept(tmp_path: Path) -> None:
     async with running(tmp_path, policy=("bash=ask",)) as daemon:
         caller = await daemon.caller()
         await caller.get("session/new", agentAlias="default", sessionId="s")
@@ -103,7 +103,7 @@ async def test_prompts_of_one_session_wait_for_each_other(daemon: Running) -> No
     assert [one["content"] for one in caller.updates() if one["type"] == "turn_complete"] == ["a", "b", "c"]
 
 
-async def test_more_than_32_that_wait_are_refused_and_the_others_run(daemon: Running) -> None:
+async def test_more_than_32_waiting_prompts_are_refused_and_the_others_run(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     prompts = [request("session/prompt", n, {"sessionId": "s", "prompt": f"!echo {n}"}) for n in range(1, 35)]
@@ -116,7 +116,7 @@ async def test_more_than_32_that_wait_are_refused_and_the_others_run(daemon: Run
     assert answers == {0: "", **{n: str(n) for n in range(1, 33)}}
 
 
-async def test_a_cancel_right_behind_a_prompt_ends_that_prompt(daemon: Running) -> None:
+async def test_a_cancel_right_after_a_prompt_ends_that_prompt(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     caller.write(
@@ -129,7 +129,7 @@ async def test_a_cancel_right_behind_a_prompt_ends_that_prompt(daemon: Running) 
     assert (caller.updates()[-1]["type"], caller.updates()[-1]["outcome"]) == ("turn_complete", "cancelled")
 
 
-async def test_a_cancel_behind_a_clear_and_a_prompt_in_one_write_ends_that_prompt(daemon: Running) -> None:
+async def test_a_cancel_after_a_clear_and_a_prompt_in_one_write_ends_that_prompt(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     caller.write(
@@ -148,7 +148,7 @@ async def test_a_cancel_behind_a_clear_and_a_prompt_in_one_write_ends_that_promp
     assert (await caller.answer("next"))["result"]["content"] == "next"
 
 
-async def test_what_a_client_calls_its_prompt_is_said_where_its_turn_begins_and_ends(daemon: Running) -> None:
+async def test_a_client_s_prompt_id_is_sent_where_its_turn_begins_and_ends(daemon: Running) -> None:
     caller, other = await daemon.caller(), await daemon.caller(protocol_version=1)
     for one in (caller, other):
         await one.get("session/new", agentAlias="default", sessionId="s")
@@ -168,14 +168,14 @@ async def test_what_a_client_calls_its_prompt_is_said_where_its_turn_begins_and_
     assert (await caller.error("session/prompt", sessionId="s", prompt="x", promptId="x" * 201))[0] == -32602
 
 
-async def test_a_prompt_that_never_begins_is_named_to_who_sent_it_as_a_notification(daemon: Running) -> None:
+async def test_a_prompt_sent_as_a_notification_that_never_begins_is_named_to_its_sender(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     caller.tell("session/prompt", sessionId="s", prompt="", promptId="empty")
     assert (await caller.until(type="turn_complete"))["promptId"] == "empty"
 
 
-async def test_who_wants_to_know_is_told_when_the_daemon_begins_to_stop(daemon: Running) -> None:
+async def test_a_client_that_asked_for_it_is_notified_when_the_daemon_begins_to_stop(daemon: Running) -> None:
     curious, other = await daemon.caller(features=["stopping"]), await daemon.caller()
     daemon.daemon.stop()
     daemon.daemon.stop()
@@ -185,7 +185,7 @@ async def test_who_wants_to_know_is_told_when_the_daemon_begins_to_stop(daemon: 
     await closing
 
 
-async def test_a_daemon_that_stops_begins_nothing_more_and_says_so(daemon: Running) -> None:
+async def test_a_stopping_daemon_begins_nothing_and_says_so(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     await caller.get("session/new", agentAlias="default", sessionId="other")
@@ -211,7 +211,7 @@ async def test_a_daemon_that_stops_begins_nothing_more_and_says_so(daemon: Runni
     ]
 
 
-async def test_what_waits_in_a_session_that_is_closed_is_taken_back_behind_the_turn_that_runs(daemon: Running) -> None:
+async def test_prompts_waiting_in_a_closed_session_are_withdrawn_after_the_running_turn(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     caller.write(
@@ -228,7 +228,7 @@ async def test_what_waits_in_a_session_that_is_closed_is_taken_back_behind_the_t
     assert {one["params"]["outcome"] for one in caller.heard if "params" in one} == {"cancelled"}
 
 
-async def test_a_daemon_that_stops_answers_before_its_goodbye_also_who_is_still_reading_the_past(
+async def test_a_stopping_daemon_answers_replaying_clients_before_its_goodbye(
     daemon: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("zot.serve.daemon.lifecycle._OWED_S", PATIENCE_S)
@@ -261,7 +261,7 @@ def busy_disk(daemon: Running) -> Iterator[None]:
         is_free.set()
 
 
-async def test_a_prompt_that_was_cancelled_while_the_daemon_stops_is_not_for_the_next_one(daemon: Running) -> None:
+async def test_a_prompt_cancelled_while_the_daemon_stops_is_not_left_to_the_next_one(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     with busy_disk(daemon):
@@ -273,7 +273,7 @@ async def test_a_prompt_that_was_cancelled_while_the_daemon_stops_is_not_for_the
     assert await daemon.events("s") == []
 
 
-async def test_a_prompt_that_has_not_begun_when_the_daemon_ends_is_for_the_next_one(daemon: Running) -> None:
+async def test_a_prompt_not_begun_when_the_daemon_ends_is_left_to_the_next_one(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     with busy_disk(daemon):
@@ -286,7 +286,7 @@ async def test_a_prompt_that_has_not_begun_when_the_daemon_ends_is_for_the_next_
     assert await daemon.events("s") == []
 
 
-async def test_who_is_still_reading_the_past_of_a_session_is_answered_when_that_is_deleted(daemon: Running) -> None:
+async def test_a_client_replaying_a_session_is_answered_when_it_is_deleted(daemon: Running) -> None:
     caller, late = await daemon.caller(), await daemon.stranger(limit=1 << 14)
     await caller.get("session/new", agentAlias="default", sessionId="s")
     await caller.get("session/prompt", sessionId="s", prompt="!say 9000 " + 9000 * "x")
@@ -309,7 +309,7 @@ class AtTheEnd(Subscriber):
             self._act()
 
 
-async def test_what_waits_is_answered_also_if_it_is_dropped_in_the_moment_in_which_a_turn_ends(daemon: Running) -> None:
+async def test_waiting_prompts_are_answered_even_if_dropped_at_the_moment_a_turn_ends(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     session = daemon.daemon.sessions.pool.session("s")
@@ -324,7 +324,7 @@ async def test_what_waits_is_answered_also_if_it_is_dropped_in_the_moment_in_whi
     assert (await caller.answer("waits"))["error"]["code"] == -32005
 
 
-async def test_a_cancelled_turn_says_what_there_was_of_it(daemon: Running) -> None:
+async def test_a_cancelled_turn_returns_the_text_so_far(daemon: Running) -> None:
     caller, other = await daemon.caller(), await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     asked = caller.call("session/prompt", sessionId="s", prompt='!script say "so far" ;; stall')
@@ -337,7 +337,7 @@ async def test_a_cancelled_turn_says_what_there_was_of_it(daemon: Running) -> No
     assert await other.error("session/cancel", sessionId="s") == (-32000, "No active turn for this session")
 
 
-async def test_a_failed_turn_is_an_error_with_what_there_was_of_it(daemon: Running) -> None:
+async def test_a_failed_turn_is_an_error_with_the_text_so_far(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     answer = await caller.ask("session/prompt", sessionId="s", prompt="!status 400")
@@ -359,7 +359,7 @@ async def test_a_failed_turn_is_an_error_with_what_there_was_of_it(daemon: Runni
     ],
     ids=["no session", "no words", "bad attachment", "no list", "no text"],
 )
-async def test_a_prompt_that_nobody_answers_still_ends(daemon: Running, params: Frame) -> None:
+async def test_a_prompt_without_an_answer_still_ends(daemon: Running, params: Frame) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     caller.heard.clear()
@@ -380,7 +380,7 @@ async def test_a_prompt_as_a_notification_runs_and_ends_with_turn_complete(daemo
     assert (await caller.get("session/state", sessionId="s"))["state"] == "idle"
 
 
-async def test_all_who_follow_hear_the_same(daemon: Running) -> None:
+async def test_all_subscribers_get_the_same_updates(daemon: Running) -> None:
     first, second, third = [await daemon.caller() for _ in range(3)]
     await first.get("session/new", agentAlias="default", sessionId="s")
     await second.get("session/attach", sessionId="s")
@@ -418,7 +418,7 @@ async def test_the_summary_of_a_compaction_is_a_turn(daemon: Running) -> None:
     assert compacted["summary"] != ""
 
 
-async def test_what_waits_to_be_said_can_be_taken_back_until_it_is_said(daemon: Running) -> None:
+async def test_a_steering_message_can_be_withdrawn_until_it_is_sent(daemon: Running) -> None:
     caller, other = await daemon.caller(), await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     asked = caller.call("session/prompt", sessionId="s", prompt="!stall", promptId="first")
@@ -440,7 +440,7 @@ async def test_what_waits_to_be_said_can_be_taken_back_until_it_is_said(daemon: 
     assert prompts == ["!stall"]
 
 
-async def test_words_reach_a_turn_that_runs(daemon: Running) -> None:
+async def test_a_steering_message_reaches_the_running_turn(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     script = '!script wait 100ms ;; call bash {"command":"true"} ;; --- ;; say "done"'

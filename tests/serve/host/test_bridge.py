@@ -13,7 +13,7 @@ import pytest
 from forked import Forked
 from harness import PATIENCE_S, eventually
 from hosts import Hosts
-from pace import longer
+from timing import longer
 
 PLACEHOLDERS = ("plan completed (or explicit empty plan).", "plan completed.", "no changes were made.")
 
@@ -95,7 +95,7 @@ def _refuse(constant: str) -> None:
     raise AssertionError(f"{constant} is no JSON")
 
 
-def test_messages_are_answered_and_the_session_goes_on(hosts: Hosts) -> None:
+def test_messages_are_answered_and_the_session_continues(hosts: Hosts) -> None:
     bridge = Bridge(hosts, timeout_s=PATIENCE_S)
     assert bridge.send("!echo Hello \u2028 \ufffd 你好") == "Hello \u2028 \ufffd 你好"
     assert bridge.send('!script say "Hi" ;; usage input=0 output=0') == "Hi"
@@ -103,7 +103,7 @@ def test_messages_are_answered_and_the_session_goes_on(hosts: Hosts) -> None:
     assert [role for role, _ in hosts.transcript("host:qq:private:1")] == ["user", "assistant"] * 2
 
 
-def test_what_cannot_be_helped_is_not_tried_again(hosts: Hosts) -> None:
+def test_a_permanent_failure_is_not_retried(hosts: Hosts) -> None:
     bridge = Bridge(hosts, timeout_s=PATIENCE_S)
     with pytest.raises(BridgeError, match=r"^zene host error PROVIDER_AUTH: "):
         bridge.send("!status 401")
@@ -114,13 +114,13 @@ def test_what_cannot_be_helped_is_not_tried_again(hosts: Hosts) -> None:
     assert bridge.attempts == 3
 
 
-def test_a_bridge_that_drops_output_on_failure_can_hear_of_it(hosts: Hosts) -> None:
+def test_a_bridge_that_drops_output_on_failure_can_learn_of_it(hosts: Hosts) -> None:
     bridge = Bridge(hosts, "--exit-zero", "--provider", "anthropic", timeout_s=PATIENCE_S)
     with pytest.raises(BridgeError, match=r"^zene host error PROVIDER_AUTH: no key for anthropic"):
         bridge.send("hi")
 
 
-def test_the_retry_after_a_timeout_goes_on_with_the_work(hosts: Hosts) -> None:
+def test_the_retry_after_a_timeout_continues_the_work(hosts: Hosts) -> None:
     work = '!script call bash {"command":"echo ran >>log; sleep 600"} ;; --- ;; say "Done."'
     log = hosts.directory / "log"
     for timeout_s in longer(3.0):
@@ -133,7 +133,7 @@ def test_the_retry_after_a_timeout_goes_on_with_the_work(hosts: Hosts) -> None:
     assert [text for role, text in hosts.transcript(f"host:qq:{timeout_s}") if role == "user"] == [work]
 
 
-def test_what_the_bridge_gave_up_on_ends_and_the_message_is_not_answered_twice(hosts: Hosts) -> None:
+def test_a_request_that_the_bridge_gave_up_ends_and_is_not_answered_twice(hosts: Hosts) -> None:
     """The bridge waits less than it says, leaves the process alone, and tries again at once."""
     work = '!script call bash {"command":"echo ran >>log; sleep 600"} ;; --- ;; say "Done."'
     log = hosts.directory / "log"
@@ -149,7 +149,7 @@ def test_what_the_bridge_gave_up_on_ends_and_the_message_is_not_answered_twice(h
     assert os.path.exists(hosts.home / "journal.db")
 
 
-def test_the_same_words_said_later_are_a_new_message(hosts: Hosts) -> None:
+def test_the_same_text_sent_later_is_a_new_message(hosts: Hosts) -> None:
     bridge = Bridge(hosts, "--idempotency-ttl", "0", timeout_s=PATIENCE_S)
     assert [bridge.send("!echo go on"), bridge.send("!echo go on")] == ["go on", "go on"]
     assert len(hosts.transcript("host:qq:private:1")) == 4

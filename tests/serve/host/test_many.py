@@ -17,7 +17,7 @@ import pytest
 from forked import Forked
 from harness import PATIENCE_S, eventually, living, read_some
 from hosts import Hosts, Json, checked, failure, request
-from pace import slowness
+from timing import slowness
 from zot.errors import ConfigError
 from zot.serve.host.stream import LineThread, StreamServer
 from zot.serve.host.watchdog import Slot, Watchdog
@@ -154,7 +154,7 @@ def test_the_requests_of_one_session_run_in_the_order_in_which_they_came(many: M
     assert [text for role, text in hosts.transcript() if role == "user"][1:] == [f"!echo {n}" for n in (0, 1, 2, 4, 5)]
 
 
-def test_requests_that_wait_for_their_session_keep_no_other_waiting(hosts: Hosts) -> None:
+def test_requests_waiting_for_their_session_delay_no_other(hosts: Hosts) -> None:
     many = Many(hosts.fork(*MANY, "--max-concurrency", "2", *FREE))
     many.send(run("a", "!bash until test -e go; do sleep 0.02; done", session_id="s"))
     many.send(*(run(f"b{n}", "!echo hi", session_id="s") for n in range(9)), run("c", "!echo on"))
@@ -163,7 +163,7 @@ def test_requests_that_wait_for_their_session_keep_no_other_waiting(hosts: Hosts
     assert len(many.finish()) == 10
 
 
-def test_bad_lines_cost_an_answer_and_no_more(many: Many) -> None:
+def test_each_bad_line_costs_one_answer(many: Many) -> None:
     many.send(
         b"hello\n\n", b"x" * (1 << 20) + b"xx\n", run("a", " "), b'[1]\n{"request_id":"n"}\n', run("b", "!echo on")
     )
@@ -214,7 +214,7 @@ def test_a_deadline_ends_one_request_and_no_other(many: Many, hosts: Hosts) -> N
     assert many.finish() == []
 
 
-def test_a_deadline_ends_a_tool_also_when_the_event_loop_hangs(hosts: Hosts) -> None:
+def test_a_deadline_ends_a_tool_even_when_the_event_loop_hangs(hosts: Hosts) -> None:
     """It hangs in a script that is not there to be read."""
     script = hosts.directory / "pipe.lab"
     os.mkfifo(script)
@@ -229,7 +229,7 @@ def test_a_deadline_ends_a_tool_also_when_the_event_loop_hangs(hosts: Hosts) -> 
     many.close()
 
 
-def test_what_is_late_or_cancelled_before_its_turn_has_come_never_runs(hosts: Hosts) -> None:
+def test_a_request_late_or_cancelled_before_its_turn_never_runs(hosts: Hosts) -> None:
     many = Many(hosts.fork(*MANY, "--max-concurrency", "1", *FREE))
     many.send(run("a", "!bash until test -e go; do sleep 0.02; done"), run("b", "!bash touch ran", timeout_ms=400))
     many.send(run("c", "!bash touch ran"), {"type": "cancel", "request_id": "d", "target_request_id": "c"})
@@ -243,7 +243,7 @@ def test_what_is_late_or_cancelled_before_its_turn_has_come_never_runs(hosts: Ho
     assert not (hosts.directory / "ran").exists()
 
 
-def test_what_was_accepted_is_answered_after_the_end_of_the_input(hosts: Hosts) -> None:
+def test_accepted_requests_are_answered_after_the_end_of_the_input(hosts: Hosts) -> None:
     many = Many(hosts.fork(*MANY, "--max-concurrency", "2"))
     many.send(*(run(f"r{n}", f"!echo {n}") for n in range(6)), json.dumps(run("last", "!echo z")).encode())
     assert sorted(answer["request_id"] for answer in many.finish()) == ["last", *(f"r{n}" for n in range(6))]
@@ -270,13 +270,13 @@ def test_the_longest_line_can_be_set_as_for_other_commands(hosts: Hosts) -> None
     assert many.finish() == []
 
 
-def test_it_ends_when_nobody_reads_it(many: Many) -> None:
+def test_it_ends_when_its_output_is_closed(many: Many) -> None:
     assert many.process.stdout is not None
     many.process.stdout.close()
     assert many.process.wait(PATIENCE_S) == 0
 
 
-def test_a_reader_that_does_not_read_does_not_keep_it_from_answering_in_time(hosts: Hosts) -> None:
+def test_a_stalled_reader_does_not_delay_answers_beyond_the_deadline(hosts: Hosts) -> None:
     many = Many(hosts.fork(*MANY, "--events"))
     many.send(run("a", "!flood 30000"), run("b", "!stall", timeout_ms=1500))
     lines = many.finish()

@@ -22,7 +22,7 @@ WORK = (
 )
 
 
-def test_a_success_is_given_again_with_the_new_request_id(hosts: Hosts) -> None:
+def test_a_success_is_repeated_with_the_new_request_id(hosts: Hosts) -> None:
     first = hosts.say("!echo Hello", key="k")
     again = hosts.say("!echo Hello", key="k", request_id="r2", channel_id="other", timeout_ms=9000)
     assert again == ({**first.answer, "request_id": "r2", "replayed": True}, 0, "")
@@ -37,19 +37,19 @@ def test_another_prompt_key_session_or_agent_is_another_request(hosts: Hosts) ->
     assert hosts.say("!echo Bye", key="k").answer["replayed"] is True
 
 
-def test_without_a_key_everything_runs(hosts: Hosts) -> None:
+def test_without_a_key_every_request_runs(hosts: Hosts) -> None:
     for _ in range(2):
         assert "replayed" not in hosts.say("!echo Hello").answer
     assert hosts.transcript() == [("user", "!echo Hello"), ("assistant", "Hello")] * 2
 
 
-def test_how_long_it_is_given_again_can_be_set(hosts: Hosts) -> None:
+def test_the_ttl_of_an_answer_can_be_set(hosts: Hosts) -> None:
     hosts.say("!echo Hello", key="k")
     assert "replayed" not in hosts.say("!echo Hello", "--idempotency-ttl", "0", key="k").answer
     assert hosts.say("!echo Hello", "--idempotency-ttl", "5", key="k").answer["replayed"] is True
 
 
-def test_an_answer_that_never_got_out_is_given_again_whatever_the_flag_says(hosts: Hosts) -> None:
+def test_an_undelivered_answer_is_repeated_whatever_the_flag_says(hosts: Hosts) -> None:
     with open("/dev/full", "wb") as full:
         process = hosts.start(stdout=full)
         process.communicate(json.dumps(request("!echo Hello", key="k")).encode(), timeout=PATIENCE_S)
@@ -59,7 +59,7 @@ def test_an_answer_that_never_got_out_is_given_again_whatever_the_flag_says(host
     assert "replayed" not in hosts.say("!echo Hello", *flags, key="k").answer  # now it did
 
 
-def test_a_failure_is_not_given_again_and_its_prompt_stands_once(hosts: Hosts) -> None:
+def test_a_failure_is_not_repeated_and_its_prompt_is_recorded_once(hosts: Hosts) -> None:
     with serving(Script.parse('status 400\n---\nsay "better"\n---\nsay "other"')) as url:
         flags = ("--provider", "anthropic", "--base-url", url, "--api-key", "k")
         assert failure(hosts.say("hi", *flags, key="k").answer)[0] == "INTERNAL"
@@ -68,7 +68,7 @@ def test_a_failure_is_not_given_again_and_its_prompt_stands_once(hosts: Hosts) -
     assert hosts.transcript() == [("user", "hi"), ("assistant", "better")]
 
 
-def test_a_failed_request_is_gone_on_with_also_when_something_else_was_said_since(hosts: Hosts) -> None:
+def test_a_failed_request_is_continued_even_after_other_prompts(hosts: Hosts) -> None:
     tape = 'call bash {"command":"echo pay >>log"}\n---\nwait 60s\n---\nsay "I am"\n---\nsay "It is paid."'
     with serving(Script.parse(tape)) as url:
         flags = ("--provider", "anthropic", "--base-url", url, "--api-key", "k", *FREE)
@@ -86,7 +86,7 @@ def test_a_failed_request_is_gone_on_with_also_when_something_else_was_said_sinc
     ]
 
 
-def test_fifty_at_once_are_one(hosts: Hosts) -> None:
+def test_fifty_concurrent_equal_requests_run_once(hosts: Hosts) -> None:
     """The tape has another reply for a second call, so equal answers are one call."""
     with serving(Script.parse('wait 500ms\nsay "the first"\n---\nsay "the second"')) as url:
         flags = ("--provider", "anthropic", "--base-url", url, "--api-key", "k")
@@ -106,7 +106,7 @@ def test_fifty_at_once_are_one(hosts: Hosts) -> None:
     assert json.loads(same)["text"] == "the first"
 
 
-def test_processes_have_their_turns_in_the_order_in_which_they_came_and_the_dead_have_none(hosts: Hosts) -> None:
+def test_processes_run_in_arrival_order_and_dead_ones_are_skipped(hosts: Hosts) -> None:
     running = begun(hosts, "!bash touch begun; until test -e go; do sleep 0.02; done")
     assert eventually((hosts.directory / "begun").exists)
     waiting = []
@@ -136,7 +136,7 @@ def in_line(hosts: Hosts) -> int:
 
 
 @pytest.mark.parametrize("moment", ["in the journal", "one", "two", "late"])
-def test_after_a_death_the_prompt_stands_once_and_no_result_is_made_twice(hosts: Hosts, moment: str) -> None:
+def test_after_a_crash_the_prompt_is_recorded_once_and_no_result_twice(hosts: Hosts, moment: str) -> None:
     process = hosts.fork(*FREE)
     process.stdin.write(json.dumps(request(WORK, key="k", timeout_ms=30_000)).encode() + b"\n")
     process.stdin.close()

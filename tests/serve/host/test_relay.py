@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from daemon_fake import FakeDaemon
-from forked import Forked, Nursery
+from forked import Forked, ForkServer
 from harness import PATIENCE_S, environment, eventually
 from hosts import NOTHING, Hosts, Told, failure, request, told
-from pace import Stopwatch
+from timing import Stopwatch
 
 ANSWER = {
     "ok": True, "request_id": "r", "session_id": "s", "text": "told by the daemon", "error_code": None,
@@ -30,24 +30,24 @@ GREETING = {"protocolVersion": 1, "serverVersion": "1", "serverPid": 1, "capabil
 class Relays:
     """Starts `zot host --via-daemon`, and daemons, in one home, where lab is configured."""
 
-    def __init__(self, directory: Path, nursery: Nursery) -> None:
-        self.hosts = Hosts(directory, nursery)
+    def __init__(self, directory: Path, fork_server: ForkServer) -> None:
+        self.hosts = Hosts(directory, fork_server)
         self.directory = directory
         self.socket = self.hosts.home / "data" / "daemon.sock"
         self.socket.parent.mkdir(parents=True)
         (self.hosts.home / "config.toml").write_text('[agents.default]\nprovider = "lab"\n')
         self.env = environment({"ZOT_HOME": str(self.hosts.home)})
-        self._nursery = nursery
+        self._fork_server = fork_server
 
     def start(self, *flags: str, **env: str) -> Forked:
-        return self._nursery.fork(["host", *flags], self.directory, {**self.env, **env})
+        return self._fork_server.fork(["host", *flags], self.directory, {**self.env, **env})
 
     def ask(self, given: dict[str, Any], *flags: str, **env: str) -> Told:
         return told(self.start(*(flags or ("--via-daemon",)), **env), given)
 
     @contextmanager
     def daemon(self, *flags: str) -> Iterator[Forked]:
-        daemon = self._nursery.fork(["daemon", *flags], self.directory, self.env)
+        daemon = self._fork_server.fork(["daemon", *flags], self.directory, self.env)
         try:
             assert eventually(self.socket.exists)
             yield daemon
@@ -57,11 +57,11 @@ class Relays:
 
 
 @pytest.fixture
-def relays(tmp_path: Path, nursery: Nursery) -> Relays:
-    return Relays(tmp_path, nursery)
+def relays(tmp_path: Path, fork_server: ForkServer) -> Relays:
+    return Relays(tmp_path, fork_server)
 
 
-def test_the_daemon_answers_and_hears_that_its_answer_got_out(relays: Relays) -> None:
+def test_the_daemon_answers_and_is_notified_of_the_delivery(relays: Relays) -> None:
     given = request("hello", timeout_ms=5000, channel_id="c")
     with FakeDaemon(
         str(relays.socket),
@@ -77,13 +77,13 @@ def test_the_daemon_answers_and_hears_that_its_answer_got_out(relays: Relays) ->
     assert asked == given
 
 
-def test_a_daemon_that_refuses_is_as_good_as_none(relays: Relays) -> None:
+def test_a_daemon_that_refuses_counts_as_absent(relays: Relays) -> None:
     with FakeDaemon(str(relays.socket), {"initialize": GREETING, "host/respond": -32601}):
         assert relays.ask(request("!echo here")).answer["text"] == "here"
     assert relays.ask(request("!echo there")).answer["text"] == "there"
 
 
-def test_what_a_real_daemon_answers_is_the_same_and_so_is_the_conversation(relays: Relays) -> None:
+def test_a_real_daemon_gives_the_same_answer_and_conversation(relays: Relays) -> None:
     with relays.daemon():
         first = relays.ask(request("!echo one", key="k"))
         again = relays.ask(request("!echo one", key="k"))
@@ -98,7 +98,7 @@ def test_what_a_real_daemon_answers_is_the_same_and_so_is_the_conversation(relay
     assert relays.hosts.transcript()[:2] == [("user", "!echo one"), ("assistant", "one")]
 
 
-def test_a_request_goes_on_here_when_the_daemon_dies_and_is_not_said_twice(relays: Relays) -> None:
+def test_a_request_continues_here_when_the_daemon_dies_and_is_not_sent_twice(relays: Relays) -> None:
     with relays.daemon() as daemon:
         process = relays.start("--via-daemon")
         process.stdin.write(b'{"request_id":"r","session_id":"s","prompt":"!slow 10 0.05"}\n')
@@ -113,7 +113,7 @@ def test_a_request_goes_on_here_when_the_daemon_dies_and_is_not_said_twice(relay
 
 @pytest.mark.parametrize("is_replaced", [False, True], ids=["stopped", "replaced"])
 @pytest.mark.parametrize("key", ["k", None])
-def test_a_request_goes_on_when_the_daemon_ends_and_is_not_said_twice(
+def test_a_request_continues_when_the_daemon_ends_and_is_not_sent_twice(
     relays: Relays, key: str | None, is_replaced: bool
 ) -> None:
     (relays.hosts.home / "config.toml").write_text('[agents.default]\nprovider = "lab"\n[daemon]\ngrace_s = 0\n')
@@ -132,7 +132,7 @@ def test_a_request_goes_on_when_the_daemon_ends_and_is_not_said_twice(
     assert relays.hosts.transcript() == [("user", "!slow 30 0.03"), ("assistant", said)]
 
 
-def test_a_request_that_a_daemon_gives_back_is_handed_to_the_next_one_with_the_same_key(relays: Relays) -> None:
+def test_a_request_returned_by_a_daemon_goes_to_the_next_one_with_the_same_key(relays: Relays) -> None:
     with FakeDaemon(str(relays.socket), {"initialize": GREETING, "host/respond": -32005}) as daemon:
         here = relays.ask(request("!echo here"))  # In the end we do it by ourselves.
     keys = [asked["idempotency_key"] for method, asked in daemon.asked if method == "host/respond"]
@@ -152,7 +152,7 @@ def test_a_signal_is_answered_while_the_daemon_works(relays: Relays) -> None:
     assert after.answer["text"] == "free"  # The session is: what nobody waits for is ended.
 
 
-def test_a_daemon_that_says_nothing_costs_the_deadline_and_no_more(relays: Relays) -> None:
+def test_a_silent_daemon_costs_only_the_deadline(relays: Relays) -> None:
     with FakeDaemon(str(relays.socket), {"initialize": GREETING}):
         watch = Stopwatch()
         answered = relays.ask(request("hello", timeout_ms=500))
@@ -170,13 +170,13 @@ def test_a_daemon_that_says_nothing_costs_the_deadline_and_no_more(relays: Relay
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_flag_that_the_daemon_would_not_hear_of_is_refused(relays: Relays, flags: list[str], name: str) -> None:
+def test_a_flag_that_the_daemon_would_ignore_is_refused(relays: Relays, flags: list[str], name: str) -> None:
     answered = relays.ask(request("hello"), "--via-daemon", *flags)
     assert (failure(answered.answer)[0], answered.code) == ("INTERNAL", 3)
     assert failure(answered.answer)[1].startswith(f"{name}: no effect with --via-daemon")
 
 
-def test_the_variable_is_void_with_such_a_flag(relays: Relays) -> None:
+def test_the_variable_is_ignored_with_such_a_flag(relays: Relays) -> None:
     with FakeDaemon(str(relays.socket), {"initialize": GREETING, "host/respond": {"response": ANSWER}}):
         assert relays.ask(request("!echo x"), "--exit-zero", ZOT_HOST_VIA_DAEMON="1").answer == ANSWER
         here = relays.ask(request("!echo x"), "--policy", "*=deny", ZOT_HOST_VIA_DAEMON="1")
@@ -184,7 +184,7 @@ def test_the_variable_is_void_with_such_a_flag(relays: Relays) -> None:
         assert relays.ask(request("!echo x"), "--exit-zero", ZOT_HOST_VIA_DAEMON="0").answer["text"] == "x"
 
 
-def test_who_waits_has_loaded_little(relays: Relays) -> None:
+def test_a_waiting_process_has_few_modules_loaded(relays: Relays) -> None:
     with FakeDaemon(str(relays.socket), {"initialize": GREETING, "host/respond": {"response": ANSWER}}):
         done = subprocess.run(
             [sys.executable, "-X", "importtime", "-m", "zot", "host", "--via-daemon"], cwd=relays.directory,

@@ -18,7 +18,7 @@ import pytest
 from extensions.stage import Extension
 from harness import PATIENCE_S, environment, eventually, living
 from hosts import NOTHING, Hosts, Json, checked, failure, request, told
-from pace import Stopwatch, longer, slowness
+from timing import Stopwatch, longer, slowness
 from zot.encoding import encode
 from zot.events import UserMessage
 
@@ -49,13 +49,13 @@ def test_one_request_is_answered_with_one_object(hosts: Hosts, flags: list[str])
 
 
 @pytest.mark.parametrize("flag", ["--with-skills", "--no-yolo", "--list-models", "hello"])
-def test_what_the_original_takes_is_named_and_has_no_effect(hosts: Hosts, flag: str) -> None:
+def test_flags_of_the_original_are_named_and_have_no_effect(hosts: Hosts, flag: str) -> None:
     got = hosts.say("!echo Hello", flag)
     assert (got.answer["text"], got.code) == ("Hello", 0)
     assert got.errors.startswith(f"zot: {flag if flag.startswith('-') else repr(flag)} has no effect: ")
 
 
-def test_a_bridge_may_give_all_its_words_as_one(hosts: Hosts) -> None:
+def test_a_bridge_may_pass_all_arguments_as_one(hosts: Hosts) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "zot", "host --protocol v1 --bridge-compat --single-request --provider lab"],
         cwd=hosts.directory, env=environment({"ZOT_HOME": str(hosts.home)}), capture_output=True, timeout=PATIENCE_S,
@@ -89,7 +89,7 @@ def test_a_session_is_kept_by_its_id_whatever_that_is(hosts: Hosts) -> None:
     assert hosts.transcript() == [("user", "!echo three"), ("assistant", "three")]
 
 
-def test_the_channel_is_kept_with_what_was_said_there(hosts: Hosts) -> None:
+def test_the_channel_is_kept_with_its_messages(hosts: Hosts) -> None:
     for number, channel in enumerate(("group 7", "group 8", None)):
         assert hosts.say(f"!echo {number}", channel_id=channel).code == 0
     export = [sys.executable, "-m", "zot", "sessions", "export", "host:s"]
@@ -100,7 +100,7 @@ def test_the_channel_is_kept_with_what_was_said_there(hosts: Hosts) -> None:
     assert said == ["group 7", "group 8", None]
 
 
-def test_what_extensions_have_to_say_stands_on_standard_error(hosts: Hosts, tmp_path: Path) -> None:
+def test_notices_of_extensions_go_to_standard_error(hosts: Hosts, tmp_path: Path) -> None:
     script = 'hello(); say("notify", level="warn", message="mind this"); say("ready")\n'
     directory = Extension(
         tmp_path, "a", script + 'next(one for one in frames() if one["type"] == "shutdown")'
@@ -127,7 +127,7 @@ DECISIONS = {
 
 
 @pytest.mark.parametrize("name", DECISIONS)
-def test_what_a_guard_has_not_let_through_is_neither_answered_nor_on_record_as_shown(
+def test_text_blocked_by_a_guard_is_neither_answered_nor_recorded_as_shown(
     hosts: Hosts, tmp_path: Path, name: str
 ) -> None:
     decision, expected, shown = DECISIONS[name]
@@ -167,7 +167,7 @@ def test_the_agent_is_chosen_by_name_and_an_unknown_one_is_the_default(hosts: Ho
 ADVICE = "the operator of zot can allow more with --policy, such as --policy '*=allow', or in config.toml"
 
 
-def test_strangers_may_read_and_no_more_unless_an_operator_says_so(hosts: Hosts) -> None:
+def test_strangers_may_only_read_unless_an_operator_allows_more(hosts: Hosts) -> None:
     (hosts.directory / "a.txt").write_text("hello")
     script = '!script call bash {"command":"touch made"} ;; call read {"path":"a.txt"} ;; --- ;; say done'
     kept = hosts.say(script)
@@ -181,14 +181,14 @@ def test_strangers_may_read_and_no_more_unless_an_operator_says_so(hosts: Hosts)
     assert (hosts.directory / "made").exists()
 
 
-def test_a_rule_that_allows_one_thing_allows_nothing_else(hosts: Hosts) -> None:
+def test_a_rule_allows_one_thing_only(hosts: Hosts) -> None:
     script = '!script call write {"path":"b.txt","content":"x"} ;; --- ;; say done'
     assert "write was denied" in hosts.say(script, "--policy", "bash=allow").errors
     assert hosts.say(script, "--policy", "*=allow").errors == ""
     assert (hosts.directory / "b.txt").read_text() == "x"
 
 
-def test_a_denial_is_told_once_in_a_line_that_shows_no_key_and_no_control_character(hosts: Hosts) -> None:
+def test_a_denial_is_reported_once_in_a_line_without_keys_and_control_characters(hosts: Hosts) -> None:
     command = "curl -H secret-key \\u001b[2J\\n x"
     calls = f'call bash {{"command":"{command}"}} ;; ' * 2 + 'call write {"path":"b.txt","content":"x"}'
     got = hosts.ask(
@@ -202,7 +202,7 @@ def test_a_denial_is_told_once_in_a_line_that_shows_no_key_and_no_control_charac
 
 
 @pytest.mark.parametrize("policy", [[], ["--policy", "*=allow"], ["--policy", "read=allow", "--policy", "*=ask"]])
-def test_strangers_do_not_get_to_see_keys_and_other_conversations(hosts: Hosts, policy: list[str]) -> None:
+def test_strangers_cannot_read_keys_and_other_conversations(hosts: Hosts, policy: list[str]) -> None:
     (hosts.home / "skills" / "mine").mkdir(parents=True)
     (hosts.home / "skills" / "mine" / "notes.md").write_text("a note")
     (hosts.home / "auth.json").write_text('{"anthropic": {"key": "secret-key"}}')
@@ -220,7 +220,7 @@ def test_strangers_do_not_get_to_see_keys_and_other_conversations(hosts: Hosts, 
     assert (b"secret-key" in data, b"a note" in data) == (False, True)
 
 
-def test_strangers_do_not_get_to_change_what_is_ours(hosts: Hosts) -> None:
+def test_strangers_cannot_change_zot_s_files(hosts: Hosts) -> None:
     (hosts.home / "skills").mkdir(parents=True)
     (hosts.home / "config.toml").write_text("")
     calls = (
@@ -271,7 +271,7 @@ def test_bad_input_is_an_answer(
     assert re.fullmatch(message, got.answer["error_message"])
 
 
-def test_an_exit_code_can_be_done_without(hosts: Hosts) -> None:
+def test_the_exit_code_can_always_be_zero(hosts: Hosts) -> None:
     got = hosts.ask(b"", "--exit-zero")
     assert (got.code, got.answer["error_code"]) == (0, "INVALID_REQUEST")
     assert hosts.say("hi", "--exit-zero", "--frobnicate").code == 0
@@ -297,13 +297,13 @@ def test_a_bad_set_up_is_an_answer_to_the_request(hosts: Hosts, flags: list[str]
 
 
 @pytest.mark.parametrize("flags", [[], ["--single-request=false"]], ids=["one", "many"])
-def test_an_unknown_protocol_is_said_to_who_asked(hosts: Hosts, flags: list[str]) -> None:
+def test_an_unknown_protocol_is_reported_to_the_caller(hosts: Hosts, flags: list[str]) -> None:
     got = hosts.say("hi", "--protocol=v2", *flags)
     assert (got.code, failure(got.answer)) == (2, ("INVALID_REQUEST", "--protocol must be v1"))
     assert got.answer["request_id"] == "r"
 
 
-def test_a_request_that_does_not_come_is_not_waited_for(hosts: Hosts) -> None:
+def test_a_request_that_never_arrives_ends_at_the_deadline(hosts: Hosts) -> None:
     process = hosts.start("--stdin-timeout-ms", "50")
     assert process.stdout is not None
     answer = json.loads(process.stdout.read())
@@ -363,7 +363,7 @@ FAULTS: dict[str, str | None] = {
 }
 
 
-def test_trouble_with_the_model_has_its_code(hosts: Hosts) -> None:
+def test_each_model_failure_has_its_code(hosts: Hosts) -> None:
     """All of it at a time, each in a session of its own: one process is enough for that."""
     process = hosts.fork("--single-request", "false", "--max-concurrency", "50")
     times = {prompt: 2000 if code == "TIMEOUT" else 14_000 for prompt, code in FAULTS.items()}
@@ -374,7 +374,7 @@ def test_trouble_with_the_model_has_its_code(hosts: Hosts) -> None:
     assert (process.returncode, len(answers)) == (0, len(FAULTS))
 
 
-def test_a_service_that_wants_to_be_left_alone_beyond_the_deadline_is_said_to_at_once(hosts: Hosts) -> None:
+def test_a_retry_delay_beyond_the_deadline_is_reported_at_once(hosts: Hosts) -> None:
     watch = Stopwatch()
     got = hosts.say("!limit 30", timeout_ms=20_000)
     assert (failure(got.answer)[0], got.code) == ("PROVIDER_RATE_LIMIT", 0)
@@ -388,7 +388,7 @@ def small_window(hosts: Hosts) -> None:
     (hosts.home / "models.json").write_text(json.dumps(own))
 
 
-def test_a_prompt_that_no_window_holds_is_refused_and_not_kept(hosts: Hosts) -> None:
+def test_a_prompt_too_large_for_the_window_is_refused_and_not_kept(hosts: Hosts) -> None:
     small_window(hosts)
     got = hosts.say("x " * 300_000)
     assert got.answer["error_code"] is None, "a token may well stand for so many bytes"
@@ -399,13 +399,13 @@ def test_a_prompt_that_no_window_holds_is_refused_and_not_kept(hosts: Hosts) -> 
 
 
 @pytest.mark.parametrize("prompt", ["x " * 390_000, "=" * 900_000, " " * 900_000 + "x"])
-def test_a_prompt_that_only_seems_too_long_is_asked(hosts: Hosts, prompt: str) -> None:
+def test_a_prompt_that_only_seems_too_long_is_sent(hosts: Hosts, prompt: str) -> None:
     got = hosts.say(prompt)
     assert (got.code, got.answer["error_code"]) == (0, None)
     assert hosts.transcript()[0] == ("user", prompt)
 
 
-def test_a_prompt_that_the_service_finds_too_long_is_taken_back(hosts: Hosts) -> None:
+def test_a_prompt_that_the_service_finds_too_long_is_withdrawn(hosts: Hosts) -> None:
     hosts.say("!echo hi")
     got = hosts.say("!status 413", key="k")
     assert (failure(got.answer)[0], got.code) == ("INTERNAL", 0)
@@ -413,12 +413,12 @@ def test_a_prompt_that_the_service_finds_too_long_is_taken_back(hosts: Hosts) ->
     assert failure(hosts.say("!status 413", key="k").answer) == failure(got.answer)
 
 
-def test_trouble_with_the_model_is_no_failure_of_ours(hosts: Hosts) -> None:
+def test_a_model_failure_is_not_an_internal_error(hosts: Hosts) -> None:
     got = hosts.say("!status 401")
     assert (failure(got.answer)[0], got.code) == ("PROVIDER_AUTH", 0)
 
 
-def test_tokens_are_estimated_where_nobody_counted_them(hosts: Hosts) -> None:
+def test_tokens_are_estimated_where_none_were_reported(hosts: Hosts) -> None:
     script = '!script say "Hello there" ;; usage input=0 output=0'
     usage = hosts.say(script, "--api", "chat").answer["usage"]
     assert usage == {"prompt_tokens": 12, "completion_tokens": 2, "total_tokens": 14}
@@ -427,7 +427,7 @@ def test_tokens_are_estimated_where_nobody_counted_them(hosts: Hosts) -> None:
 # The deadline, and other ends.
 
 
-def test_a_deadline_ends_a_tool_that_does_not(hosts: Hosts) -> None:
+def test_a_deadline_ends_a_tool_that_does_not_end(hosts: Hosts) -> None:
     mark = f"ZOT_HOST_MARK_{os.getpid()}_{time.monotonic_ns()}"
     command = f"touch begun; export {mark}=1; setsid sleep 600 & trap '' TERM; while :; do sleep 600; done"
     for timeout_s in longer(2.5):
@@ -449,11 +449,11 @@ def test_a_deadline_needs_no_event_loop(hosts: Hosts, tmp_path: Path) -> None:
     assert (failure(got.answer)[0], got.code) == ("TIMEOUT", 0)
 
 
-def test_a_deadline_that_has_passed_is_said_to_have(hosts: Hosts) -> None:
+def test_an_expired_deadline_is_reported(hosts: Hosts) -> None:
     assert failure(hosts.say("!stall", timeout_ms=1).answer)[0] == "TIMEOUT"
 
 
-def test_a_session_that_another_process_runs_is_waited_for_until_the_deadline(hosts: Hosts) -> None:
+def test_a_session_run_by_another_process_is_awaited_until_the_deadline(hosts: Hosts) -> None:
     first = hosts.fork("--policy", "*=allow")
     first.stdin.write(json.dumps(request("!bash touch begun; sleep 600", timeout_ms=60_000)).encode() + b"\n")
     first.stdin.flush()
@@ -480,7 +480,7 @@ def test_a_signal_before_the_request_is_an_answer(hosts: Hosts) -> None:
 
 
 @pytest.mark.parametrize("module", ["zot.serve", "zot.commands.host"])
-def test_a_signal_while_it_is_loaded_is_an_answer(hosts: Hosts, module: str) -> None:
+def test_a_signal_during_start_up_is_an_answer(hosts: Hosts, module: str) -> None:
     """The signal comes when the first module after the command line's, or the command itself, is looked for."""
     probe = (
         "import os, signal, sys\n"
@@ -500,7 +500,7 @@ def test_a_signal_while_it_is_loaded_is_an_answer(hosts: Hosts, module: str) -> 
     assert (failure(got.answer), got.code) == (("INTERNAL", message), 2)
 
 
-def test_a_signal_that_a_bridge_blocks_while_it_starts_us_is_an_answer(hosts: Hosts) -> None:
+def test_a_signal_blocked_by_the_bridge_at_the_start_is_an_answer(hosts: Hosts) -> None:
     """Before its first line runs, no program can answer; a mask is inherited, so a bridge can see to it."""
     process = hosts.start(preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]))
     process.send_signal(signal.SIGTERM)
@@ -515,7 +515,7 @@ def _catches(pid: int, number: int) -> bool:
     return bool(mask >> (number - 1) & 1)
 
 
-def test_a_signal_while_it_runs_is_an_answer_and_leaves_nothing_running(hosts: Hosts) -> None:
+def test_a_signal_during_a_run_is_an_answer_and_leaves_no_process(hosts: Hosts) -> None:
     mark = f"ZOT_HOST_MARK_{time.monotonic_ns()}"
     process = hosts.start("--policy", "*=allow", env={mark: "1"})
     assert process.stdin is not None
@@ -528,7 +528,7 @@ def test_a_signal_while_it_runs_is_an_answer_and_leaves_nothing_running(hosts: H
     assert eventually(lambda: not living(mark), within_s=3.0 * slowness())
 
 
-def test_it_stops_when_nobody_reads_the_answer(hosts: Hosts) -> None:
+def test_it_stops_when_the_output_is_closed(hosts: Hosts) -> None:
     process = hosts.fork("--policy", "*=allow")
     process.stdin.write(json.dumps(request("!bash touch begun; sleep 600", timeout_ms=60_000)).encode() + b"\n")
     process.stdin.flush()
@@ -539,7 +539,7 @@ def test_it_stops_when_nobody_reads_the_answer(hosts: Hosts) -> None:
     process.stderr.close()
 
 
-def test_it_stops_when_whoever_asked_has_gone(hosts: Hosts) -> None:
+def test_it_stops_when_the_caller_is_gone(hosts: Hosts) -> None:
     (hosts.directory / "request").write_text(json.dumps(request("!bash touch begun; sleep 600", timeout_ms=60_000)))
     script = '"$@" <request >answer & until test -e begun; do sleep 0.01; done'
     shell = hosts.start("--policy", "*=allow", prefix=("/bin/sh", "-c", script, "sh"))
@@ -550,7 +550,7 @@ def test_it_stops_when_whoever_asked_has_gone(hosts: Hosts) -> None:
 
 
 @pytest.mark.parametrize("target", ["/dev/full", "closed"])
-def test_an_answer_that_cannot_be_written_is_a_failure_of_ours(hosts: Hosts, target: str) -> None:
+def test_an_unwritable_answer_is_an_internal_error(hosts: Hosts, target: str) -> None:
     given = json.dumps(request("!echo hi")).encode()
     if target == "closed":
         reading, writing = os.pipe()
@@ -565,14 +565,14 @@ def test_an_answer_that_cannot_be_written_is_a_failure_of_ours(hosts: Hosts, tar
     assert errors.decode() == expected
 
 
-def test_an_answer_for_which_there_is_no_output_is_a_failure_of_ours(hosts: Hosts) -> None:
+def test_an_answer_without_an_output_is_an_internal_error(hosts: Hosts) -> None:
     for flags in ([], ["--single-request", "false"]):
         process = hosts.start("--exit-zero", *flags, prefix=("/bin/sh", "-c", 'exec "$@" >&-', "sh"))
         assert process.communicate(json.dumps(request("!echo hi")).encode(), timeout=PATIENCE_S) == (b"", b"")
         assert process.returncode == 4
 
 
-def test_a_report_that_cannot_be_written_is_a_failure_of_ours(hosts: Hosts) -> None:
+def test_an_unwritable_report_is_an_internal_error(hosts: Hosts) -> None:
     with open("/dev/full", "wb") as full:
         process = hosts.start("--self-test", stdout=full)
         _, errors = process.communicate(timeout=PATIENCE_S)
@@ -592,7 +592,7 @@ def jammed() -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("given", [request("!bash sleep 600", timeout_ms=700), request("!echo hi", timeout_ms=700)])
-def test_nobody_who_has_stopped_to_read_can_keep_it_from_its_end(hosts: Hosts, given: Json) -> None:
+def test_a_stalled_reader_cannot_delay_the_end(hosts: Hosts, given: Json) -> None:
     reading, writing = jammed()
     mark = f"ZOT_HOST_MARK_{time.monotonic_ns()}"
     process = hosts.start("--policy", "*=allow", "--exit-zero", stdout=writing, stderr=writing, env={mark: "1"})
@@ -603,7 +603,7 @@ def test_nobody_who_has_stopped_to_read_can_keep_it_from_its_end(hosts: Hosts, g
     os.close(writing)
 
 
-def test_a_log_that_nobody_reads_does_not_keep_it_from_its_answer(hosts: Hosts) -> None:
+def test_an_unread_log_does_not_delay_the_answer(hosts: Hosts) -> None:
     """What the policy denies is logged."""
     reading, writing = jammed()
     process = hosts.start(stderr=writing)
@@ -620,7 +620,7 @@ def test_no_standard_streams_at_all_are_bad_input(hosts: Hosts) -> None:
 
 
 @pytest.mark.parametrize("limit", [5, 6, 7])
-def test_too_few_descriptors_are_a_failure_of_ours(hosts: Hosts, limit: int) -> None:
+def test_too_few_descriptors_are_an_internal_error(hosts: Hosts, limit: int) -> None:
     process = hosts.start(prefix=("/bin/sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh"))
     got = told(process, request("!echo hi"))
     remedy = "check its disk, its permissions and the limits of the process, then try again"
@@ -629,7 +629,7 @@ def test_too_few_descriptors_are_a_failure_of_ours(hosts: Hosts, limit: int) -> 
     assert got.errors == f"zot: {message}\n"
 
 
-def test_what_is_printed_by_accident_is_not_the_answer(hosts: Hosts) -> None:
+def test_accidental_prints_are_not_part_of_the_answer(hosts: Hosts) -> None:
     got = hosts.say("!bash echo noise >&2; echo noise", "--policy", "*=allow")
     assert (got.answer["ok"], got.errors) == (True, "")
 
@@ -643,12 +643,12 @@ def test_no_home_is_a_bad_set_up(hosts: Hosts) -> None:
     assert "no directory to record sessions in" in failure(got.answer)[1]
 
 
-def test_a_home_that_cannot_be_written_is_a_failure_of_ours(hosts: Hosts) -> None:
+def test_an_unwritable_home_is_an_internal_error(hosts: Hosts) -> None:
     got = hosts.ask(request("!echo hi"), env={"ZOT_HOME": "/proc/self/home"})
     assert (got.code, failure(got.answer)[0]) == (4, "INTERNAL")
 
 
-def test_a_full_disk_is_a_failure_of_ours(hosts: Hosts) -> None:
+def test_a_full_disk_is_an_internal_error(hosts: Hosts) -> None:
     assert hosts.say("!echo hi").answer["text"] == "hi"
 
     def limit() -> None:
@@ -692,7 +692,7 @@ def test_bad_input_is_answered_before_the_heavy_parts_are_loaded() -> None:
 # The self-test.
 
 
-def test_the_self_test_says_if_a_request_could_be_answered(hosts: Hosts) -> None:
+def test_the_self_test_reports_whether_a_request_could_be_answered(hosts: Hosts) -> None:
     process = hosts.fork("--self-test")
     report = json.loads(process.communicate(timeout=PATIENCE_S)[0])
     assert (process.returncode, report["ok"], report["status"]) == (0, True, "PASS")
@@ -701,7 +701,7 @@ def test_the_self_test_says_if_a_request_could_be_answered(hosts: Hosts) -> None
     ]  # fmt: skip
 
 
-def test_the_self_test_says_what_is_missing(hosts: Hosts) -> None:
+def test_the_self_test_reports_missing_parts(hosts: Hosts) -> None:
     process = hosts.fork("--self-test", "--provider", "anthropic")
     report = json.loads(process.communicate(timeout=PATIENCE_S)[0])
     assert (process.returncode, report["status"], report["missing_required_env"]) == (3, "FAIL", ["ANTHROPIC_API_KEY"])
@@ -711,7 +711,7 @@ def test_the_self_test_says_what_is_missing(hosts: Hosts) -> None:
     assert (process.returncode, report["checks"]) == (3, [{"name": "configuration", "ok": False, "detail": detail}])
 
 
-def test_the_self_test_says_that_no_key_is_used_at_another_address(hosts: Hosts) -> None:
+def test_the_self_test_reports_that_no_key_is_used_at_another_address(hosts: Hosts) -> None:
     hosts.home.mkdir()
     (hosts.home / "auth.json").touch(mode=0o600)
     (hosts.home / "auth.json").write_text('{"anthropic":{"type":"api_key","key":"k"}}')
@@ -740,7 +740,7 @@ BROKEN: dict[str, tuple[str, list[str], str, str]] = {
 
 
 @pytest.mark.parametrize(("config", "flags", "where", "detail"), BROKEN.values(), ids=BROKEN)
-def test_the_self_test_says_where_something_is_wrong(
+def test_the_self_test_reports_where_the_problem_is(
     hosts: Hosts, config: str, flags: list[str], where: str, detail: str
 ) -> None:
     hosts.home.mkdir()

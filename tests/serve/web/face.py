@@ -17,7 +17,7 @@ from zot.serve.daemon.daemon import Daemon
 from zot.serve.web import Limits, listen, open_daemon
 
 #: How long anything may take before a test fails. Never how long it does take.
-PATIENCE_S = 15.0
+PATIENCE_S = 60.0
 
 
 class Answer(NamedTuple):

@@ -87,7 +87,7 @@ ATTACKS: Mapping[str, Attack] = {
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-async def test_what_comes_from_the_wrong_place_is_refused_whoever_it_is(face: Face, name: str) -> None:
+async def test_a_request_from_a_foreign_place_is_refused_whatever_its_token(face: Face, name: str) -> None:
     asked, headers, status, noted = ATTACKS[name]
     before = len(face.refusals())
     told = await face.ask(**asked, headers={**face.bearer, **headers})
@@ -112,7 +112,7 @@ def _wrong(token: str) -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize("name", _wrong(""))
-async def test_who_bears_no_token_gets_nothing(face: Face, name: str) -> None:
+async def test_a_request_without_a_token_gets_nothing(face: Face, name: str) -> None:
     headers = _wrong(face.token)[name]
     before = len(face.refusals())
     page = await face.ask(path="/metrics", headers=headers)
@@ -126,7 +126,7 @@ async def test_who_bears_no_token_gets_nothing(face: Face, name: str) -> None:
 
 
 @pytest.mark.parametrize("query", ["token={}", "x=1&access_token={}", "%74oken={}", "TOKEN={}"])
-async def test_a_token_in_an_address_is_refused_also_if_it_is_right(face: Face, query: str) -> None:
+async def test_a_token_in_an_address_is_refused_even_if_it_is_right(face: Face, query: str) -> None:
     before = len(face.refusals())
     path = f"/metrics?{query.format(face.token)}"
     page, talk = await face.ask(path=path), await face.ask(path=path.replace("/metrics", "/"), headers=UPGRADE)
@@ -144,13 +144,13 @@ async def test_a_subprotocol_without_the_token_is_refused(face: Face, names: str
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET /hea", b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-"])
-async def test_who_does_not_finish_the_head_is_hung_up_on(face: Face, begun: bytes) -> None:
+async def test_a_connection_that_does_not_finish_the_head_is_closed(face: Face, begun: bytes) -> None:
     before = len(face.refusals())
     told = await face.send(begun)
     assert (told.status, await refused(face, before)) == (408, [(None, "408 head")])
 
 
-async def test_a_second_request_on_a_connection_has_no_more_time_than_the_first(face: Face) -> None:
+async def test_a_second_request_on_a_connection_has_the_same_deadline_as_the_first(face: Face) -> None:
     before = len(face.refusals())
     head = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{face.port}\r\n".encode()
     told = await face.send(head + b"\r\n" + head)
@@ -159,7 +159,7 @@ async def test_a_second_request_on_a_connection_has_no_more_time_than_the_first(
     assert await refused(face, before) == [(None, "408 head")]
 
 
-async def test_who_does_not_finish_the_body_is_hung_up_on(face: Face) -> None:
+async def test_a_connection_that_does_not_finish_the_body_is_closed(face: Face) -> None:
     before = len(face.refusals())
     head = "\r\n".join(f"{name}: {value}" for name, value in {**JSON, **face.bearer}.items())
     said = f"POST /v1/respond HTTP/1.1\r\nHost: 127.0.0.1\r\n{head}\r\nContent-Length: 100\r\n\r\n{{"
@@ -167,7 +167,7 @@ async def test_who_does_not_finish_the_body_is_hung_up_on(face: Face) -> None:
     assert (told.status, await refused(face, before)) == (408, [("/v1/respond", "408")])
 
 
-async def test_more_connections_than_allowed_are_refused_and_the_rest_goes_on(face: Face) -> None:
+async def test_excess_connections_are_refused_and_the_others_served(face: Face) -> None:
     before = len(face.refusals())
     async with contextlib.AsyncExitStack() as held:
         for _ in range(LIMITS.connections):
@@ -189,7 +189,7 @@ FRAMES: Mapping[str, tuple[Any, int]] = {
 
 
 @pytest.mark.parametrize("name", FRAMES)
-async def test_a_message_that_is_none_ends_the_connection(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
+async def test_an_invalid_message_ends_the_connection(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
     frame, code = FRAMES[name]
     async with faced(tmp_path_factory.mktemp("frames") / "home", limits=LIMITS) as face:
         async with face.connected() as client:

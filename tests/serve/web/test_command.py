@@ -16,7 +16,7 @@ from typing import IO
 
 import pytest
 
-from forked import Forked, Nursery
+from forked import Forked, ForkServer
 from harness import PATIENCE_S, environment, read_some
 from shell import Shell
 
@@ -41,11 +41,11 @@ def ended(process: Forked) -> int:
     return process.returncode
 
 
-def test_it_listens_where_it_is_told_and_says_where_that_is(shell: Shell, nursery: Nursery) -> None:
+def test_it_listens_at_the_given_address_and_prints_it(shell: Shell, fork_server: ForkServer) -> None:
     shell.home.mkdir()
     (shell.home / "config.toml").write_text('[daemon]\nlisten = ["ws://[::1]:0"]\n')
     argv = (*LAB, "--listen", "ws://127.0.0.1:0", "--listen", "ws://localhost:0/below")
-    process = nursery.fork(argv, shell.cwd, shell.env)
+    process = fork_server.fork(argv, shell.cwd, shell.env)
     local, *urls = [line.rpartition(" ")[2] for line in lines(process.stderr, 4)]
     status = json.loads(shell.run("daemon", "status", "--json").out)
     assert (status["endpoint"], status["listens"]) == (local, urls)
@@ -60,14 +60,14 @@ def test_it_listens_where_it_is_told_and_says_where_that_is(shell: Shell, nurser
     assert token.read_text().strip() not in (shell.home / "data" / "logs" / "daemon.log").read_text()
 
 
-def test_one_takes_over_and_nobody_who_comes_meanwhile_is_refused(shell: Shell, nursery: Nursery) -> None:
+def test_a_daemon_takes_over_and_refuses_no_new_connection(shell: Shell, fork_server: ForkServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     argv = (*LAB, "--listen", f"ws://127.0.0.1:{port}")
-    first = nursery.fork(argv, shell.cwd, shell.env)
+    first = fork_server.fork(argv, shell.cwd, shell.env)
     lines(first.stderr, 2)
     with socket.create_connection(("127.0.0.1", port)) as early:  # Who has just come when it ends.
-        second = nursery.fork((*argv, "--replace"), shell.cwd, shell.env)
+        second = fork_server.fork((*argv, "--replace"), shell.cwd, shell.env)
         answers = [healthy(early)]
         while not select.select([second.stderr], [], [], 0)[0] or not answers[-1]:
             with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as another:
@@ -80,25 +80,23 @@ def test_one_takes_over_and_nobody_who_comes_meanwhile_is_refused(shell: Shell, 
     assert ended(second) == 0
 
 
-def test_one_takes_over_that_listens_at_an_address_which_includes_the_old_one(shell: Shell, nursery: Nursery) -> None:
+def test_a_daemon_takes_over_at_an_address_that_includes_the_old_one(shell: Shell, fork_server: ForkServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    first = nursery.fork((*LAB, "--listen", f"ws://127.0.0.1:{port}"), shell.cwd, shell.env)
+    first = fork_server.fork((*LAB, "--listen", f"ws://127.0.0.1:{port}"), shell.cwd, shell.env)
     lines(first.stderr, 2)
     tls = ("--tls-cert", str(CERTIFICATES / "server.pem"), "--tls-key", str(CERTIFICATES / "server.key"))
     argv = (*LAB, "--replace", "--listen", f"wss://0.0.0.0:{port}", *tls)
-    second = nursery.fork(argv, shell.cwd, shell.env)
+    second = fork_server.fork(argv, shell.cwd, shell.env)
     assert lines(second.stderr, 2)[1] == f"zot: the daemon listens at wss://0.0.0.0:{port}"
     assert (first.communicate(timeout=PATIENCE_S) is not None, first.returncode) == (True, 0)
     assert ended(second) == 0
 
 
-def test_one_whose_successor_dies_before_it_takes_over_serves_who_has_come_meanwhile(
-    shell: Shell, nursery: Nursery
-) -> None:
+def test_a_daemon_whose_successor_dies_serves_connections_made_meanwhile(shell: Shell, fork_server: ForkServer) -> None:
     shell.home.mkdir()
     (shell.home / "config.toml").write_text("[daemon]\ngrace_s = 60\n")
-    first = nursery.fork((*LAB, "--listen", "ws://127.0.0.1:0"), shell.cwd, shell.env)
+    first = fork_server.fork((*LAB, "--listen", "ws://127.0.0.1:0"), shell.cwd, shell.env)
     local, url = [line.rpartition(" ")[2] for line in lines(first.stderr, 2)]
     place = "127.0.0.1", int(url.rpartition(":")[2])
     with socket.socket(socket.AF_UNIX) as client, client.makefile("rb") as said:
@@ -106,7 +104,7 @@ def test_one_whose_successor_dies_before_it_takes_over_serves_who_has_come_meanw
         client.connect(local)
         client.sendall(ASKS)
         assert any(b'"tool_call"' in line for line in said)
-        second = nursery.fork((*LAB, "--replace", "--listen", "ws://127.0.0.1:0"), shell.cwd, shell.env)
+        second = fork_server.fork((*LAB, "--replace", "--listen", "ws://127.0.0.1:0"), shell.cwd, shell.env)
         assert any(b"daemon/stopping" in line for line in said)
         with socket.create_connection(place, PATIENCE_S) as waits:
             second.kill()
@@ -135,7 +133,7 @@ def healthy(client: socket.socket) -> bool:
     return client.recv(100).startswith(b"HTTP/1.1 200 OK")
 
 
-def test_an_address_that_cannot_be_had_ends_it(shell: Shell) -> None:
+def test_an_unavailable_address_ends_it(shell: Shell) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"ws://127.0.0.1:{taken.getsockname()[1]}"
         said = shell.run(*LAB, "--listen", url)
@@ -144,10 +142,10 @@ def test_an_address_that_cannot_be_had_ends_it(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["an address in use", "a certificate", "a token", "the second of two addresses"])
-def test_a_daemon_gives_way_only_to_one_that_can_be_where_it_is_wanted(
-    shell: Shell, nursery: Nursery, wrong: str
+def test_a_daemon_yields_only_to_a_successor_that_can_listen_at_its_addresses(
+    shell: Shell, fork_server: ForkServer, wrong: str
 ) -> None:
-    first = nursery.fork((*LAB, "--listen", "ws://127.0.0.1:0"), shell.cwd, shell.env)
+    first = fork_server.fork((*LAB, "--listen", "ws://127.0.0.1:0"), shell.cwd, shell.env)
     own = lines(first.stderr, 2)[1].rpartition(" ")[2]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"ws://127.0.0.1:{taken.getsockname()[1]}"
@@ -166,7 +164,7 @@ def test_a_daemon_gives_way_only_to_one_that_can_be_where_it_is_wanted(
     assert ended(first) == 0
 
 
-def test_what_can_never_be_is_said_before_anything_is_served(shell: Shell) -> None:
+def test_an_impossible_setting_is_reported_before_anything_is_served(shell: Shell) -> None:
     said = shell.run(*LAB, "--listen", "ws://0.0.0.0:80")
     assert (said.code, said.err.count("\n")) == (1, 1)
     assert said.err.startswith("zot: ws://0.0.0.0:80: others could read unencrypted traffic")
@@ -174,7 +172,7 @@ def test_what_can_never_be_is_said_before_anything_is_served(shell: Shell) -> No
     assert "wss:// needs a certificate" in shell.run(*LAB, "--listen", "wss://127.0.0.1:0").err
 
 
-def test_without_the_extra_it_is_said_what_to_install(shell: Shell) -> None:
+def test_without_the_extra_the_error_says_how_to_install_it(shell: Shell) -> None:
     code = (
         "import sys; sys.modules['uvicorn'] = None; from zot.commands.daemon import main; "
         "main(['--listen', 'ws://127.0.0.1:0'])"
@@ -186,7 +184,7 @@ def test_without_the_extra_it_is_said_what_to_install(shell: Shell) -> None:
     assert done.stderr.decode().rstrip().endswith(hint)
 
 
-def test_nothing_of_the_web_is_loaded_for_who_does_not_listen() -> None:
+def test_web_modules_are_loaded_only_when_listening() -> None:
     code = "import sys, zot.serve.daemon.main; print({'uvicorn', 'starlette', 'zot.serve.web'} & {*sys.modules})"
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment({}), capture_output=True, timeout=PATIENCE_S, check=True

@@ -21,7 +21,7 @@ from zot.config.config import Config, Overrides
 from zot.errors import ConnectionLost
 from zot.events import Done, TextDelta
 from zot.runtime.open import OpenRequest, open_session
-from zot.runtime.pool import NewSession
+from zot.runtime.pool import NewSessionSettings
 from zot.runtime.shared import SharedResources
 from zot.serve.web import Limits, listen
 
@@ -45,7 +45,7 @@ def unnamed(updates: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in one.items() if key not in ("sessionId", "seq")} for one in updates]
 
 
-async def test_a_websocket_hears_what_the_local_socket_hears(tmp_path: Path) -> None:
+async def test_a_websocket_gets_the_same_updates_as_the_local_socket(tmp_path: Path) -> None:
     home, work = tmp_path / "home", tmp_path / "work"
     home.mkdir()
     work.mkdir()
@@ -90,7 +90,7 @@ async def test_messages_may_be_written_in_several_lines_and_several_at_once(face
     assert status["listens"] == [face.url]
 
 
-async def test_what_needs_this_machine_is_not_offered(face: Face) -> None:
+async def test_local_methods_are_not_offered(face: Face) -> None:
     async with face.connected() as client:
         told = await client.call("initialize")
         assert "daemon/stop" not in told["result"]["capabilities"]
@@ -98,7 +98,7 @@ async def test_what_needs_this_machine_is_not_offered(face: Face) -> None:
     assert refused["error"]["code"] == -32601
 
 
-async def test_a_session_made_over_a_websocket_may_look_and_not_touch_also_later(face: Face) -> None:
+async def test_a_session_made_over_a_websocket_stays_read_only_later_too(face: Face) -> None:
     path = face.home.parent / "made.txt"
     face.home.parent.joinpath("seen.txt").write_text("to be seen\n")
     async with face.connected() as client:
@@ -116,8 +116,8 @@ async def test_a_session_made_over_a_websocket_may_look_and_not_touch_also_later
     assert not path.exists()
 
 
-async def test_a_session_that_was_made_on_the_machine_can_be_looked_at_only(face: Face) -> None:
-    async with face.daemon.sessions.pool.use("local one", NewSession()):
+async def test_a_session_made_on_the_machine_can_only_be_read(face: Face) -> None:
+    async with face.daemon.sessions.pool.use("local one", NewSessionSettings()):
         pass
     async with face.connected() as client:
         await client.call("initialize")
@@ -131,12 +131,12 @@ async def test_a_session_that_was_made_on_the_machine_can_be_looked_at_only(face
 
 
 @pytest.mark.parametrize("is_loaded", [True, False])
-async def test_a_session_that_was_made_on_the_machine_is_not_moved_from_elsewhere(face: Face, is_loaded: bool) -> None:
+async def test_a_session_made_on_the_machine_is_not_moved_from_elsewhere(face: Face, is_loaded: bool) -> None:
     name = f"{is_loaded} one"
     here, there = face.home.parent / f"here {name}", face.home.parent / f"there {name}"
     for place in (here, there):
         place.mkdir()
-    async with face.daemon.sessions.pool.use(name, NewSession(cwd=str(here))):
+    async with face.daemon.sessions.pool.use(name, NewSessionSettings(cwd=str(here))):
         pass
     here.rmdir()
     if not is_loaded:
@@ -151,7 +151,7 @@ async def test_a_session_that_was_made_on_the_machine_is_not_moved_from_elsewher
 
 
 @pytest.mark.parametrize("secret", ["data/token", "data/journal.db"])
-async def test_a_stranger_cannot_have_the_files_of_the_daemon_read_to_them(face: Face, secret: str) -> None:
+async def test_a_stranger_cannot_read_the_daemon_s_files(face: Face, secret: str) -> None:
     told = await face.respond({"request_id": "r", "session_id": secret, "prompt": f"!read {face.home / secret}"})
     async with face.connected() as client:
         session = await client.begin(f"reads {secret}")
@@ -161,7 +161,7 @@ async def test_a_stranger_cannot_have_the_files_of_the_daemon_read_to_them(face:
     assert result["isError"]
 
 
-async def test_who_comes_back_hears_what_was_missed(face: Face) -> None:
+async def test_a_reconnecting_client_gets_the_missed_updates(face: Face) -> None:
     async with face.connected() as client:
         session = await client.begin()
         await client.prompt(session, "!say 3 one")
@@ -174,7 +174,7 @@ async def test_who_comes_back_hears_what_was_missed(face: Face) -> None:
     assert client.updates == seen[2:]
 
 
-async def test_who_does_not_read_is_cut_off_and_others_hear_everything(tmp_path: Path) -> None:
+async def test_a_client_that_does_not_read_is_disconnected_and_the_others_get_everything(tmp_path: Path) -> None:
     async with faced(tmp_path / "home") as face, face.connected() as fast, face.connected() as slow:
         session = await fast.begin()
         await slow.call("initialize")
@@ -193,7 +193,7 @@ async def test_who_does_not_read_is_cut_off_and_others_hear_everything(tmp_path:
             await slow.socket.wait_closed()
 
 
-async def test_who_does_not_answer_a_ping_is_cut_off(tmp_path: Path) -> None:
+async def test_a_client_that_does_not_answer_a_ping_is_disconnected(tmp_path: Path) -> None:
     limits = Limits(ping_s=0.02, pong_s=0.05)
     async with faced(tmp_path / "home", limits=limits) as face, face.connected() as client:
         client.socket.transport.pause_reading()
@@ -212,7 +212,7 @@ class Pinged(ClientConnection):
         super().process_event(event)
 
 
-async def test_who_answers_pings_stays(tmp_path: Path) -> None:
+async def test_a_client_that_answers_pings_stays(tmp_path: Path) -> None:
     limits = Limits(ping_s=0.01, pong_s=5.0)
     options: dict[str, Any] = {"create_connection": Pinged, "ping_interval": None}
     async with faced(tmp_path / "home", limits=limits) as face, face.connected(**options) as client:
@@ -223,7 +223,7 @@ async def test_who_answers_pings_stays(tmp_path: Path) -> None:
         assert "result" in await client.call("status")
 
 
-async def test_at_its_end_the_daemon_writes_what_it_owes_and_says_goodbye(tmp_path: Path) -> None:
+async def test_a_stopping_daemon_sends_pending_updates_and_a_goodbye(tmp_path: Path) -> None:
     async with faced(tmp_path / "home") as face, face.connected() as client:
         session = await client.begin()
         asked = asyncio.ensure_future(client.prompt(session, "!stall-mid"))
@@ -258,7 +258,7 @@ async def test_clients_are_listed_by_the_names_of_their_tokens(face: Face) -> No
     assert [(one["peerLabel"], one["transport"]) for one in told["result"]["tuis"]] == [("ws:default@127.0.0.1", "ws")]
 
 
-async def test_our_own_client_loses_nothing_when_its_connection_is_cut(face: Face) -> None:
+async def test_our_client_loses_nothing_when_its_connection_is_cut(face: Face) -> None:
     async with Client.connect(url=face.url, token=face.token) as client:
         session = await client.session()
         heard = []
@@ -271,13 +271,13 @@ async def test_our_own_client_loses_nothing_when_its_connection_is_cut(face: Fac
     assert isinstance(heard[-1], Done)
 
 
-async def test_our_own_client_says_that_its_token_is_wrong(face: Face) -> None:
+async def test_our_client_reports_a_wrong_token(face: Face) -> None:
     with pytest.raises(ConnectionLost, match="refused the token"):
         async with Client.connect(url=face.url, token="wrong"):
             pass
 
 
-async def test_who_follows_a_session_of_an_embedded_daemon_hears_what_other_processes_do_with_it(
+async def test_a_subscriber_of_an_embedded_daemon_gets_the_updates_of_other_processes(
     tmp_path: Path,
 ) -> None:
     async with faced(tmp_path) as face, face.connected() as client:

@@ -14,7 +14,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from harness import at_home
-from pace import Stopwatch
+from timing import Stopwatch
 from zot.errors import UserError
 from zot.extensions.sources import MAX_UNREAD_BYTES
 from zot.serve.web import Limits, open_daemon
@@ -74,7 +74,7 @@ async def test_an_extension_connects_to_a_session_and_offers_a_tool(face: Face) 
     assert [(one["session"], one["token"]) for one in joined] == [("joined", "default")] * 2
 
 
-async def test_it_is_told_when_the_session_ends(tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_it_is_notified_when_the_session_ends(tmp_path_factory: pytest.TempPathFactory) -> None:
     async with faced(tmp_path_factory.mktemp("ended") / "home") as face, face.connected() as client:
         session = await client.begin()
         async with face.connected(f"/ext?session={session}&name=afar") as afar:
@@ -100,7 +100,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_what_cannot_join_is_refused_before_anything_is_read(face: Face, name: str) -> None:
+async def test_an_extension_that_cannot_join_is_refused_before_anything_is_read(face: Face, name: str) -> None:
     path, headers, status = REFUSED[name]
     async with face.connected() as client:
         await client.begin("there")
@@ -148,7 +148,7 @@ async def test_a_guard_that_fails_closed_still_guards_when_the_session_is_loaded
                         await guarded.dismiss_guard("afar")
 
 
-async def test_why_an_answer_was_held_back_is_told_to_who_prompted(face: Face) -> None:
+async def test_the_prompting_client_gets_the_reason_for_a_withheld_answer(face: Face) -> None:
     async with face.connected() as client:
         session = await client.begin("held")
         async with face.connected(f"/ext?session={session}&name=afar") as afar:
@@ -171,7 +171,7 @@ ENDS: dict[str, tuple[str | bytes, int, str]] = {
 
 
 @pytest.mark.parametrize("name", ENDS)
-async def test_who_is_refused_after_the_handshake_is_told_why(face: Face, name: str) -> None:
+async def test_an_extension_refused_after_the_handshake_gets_the_reason(face: Face, name: str) -> None:
     said, code, reason = ENDS[name]
     async with face.connected() as client:
         session = await client.begin("refusing")
@@ -195,7 +195,7 @@ async def test_a_message_may_have_several_frames_in_lines(face: Face) -> None:
             assert (await asked)["result"]["content"] == "done"
 
 
-async def test_it_still_guards_when_the_daemon_was_started_again(tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_it_still_guards_after_a_restart_of_the_daemon(tmp_path_factory: pytest.TempPathFactory) -> None:
     home = tmp_path_factory.mktemp("again") / "home"
     async with faced(home, policy=("*=allow",)) as face, face.connected() as client:
         await client.begin("guarded")
@@ -209,7 +209,7 @@ async def test_it_still_guards_when_the_daemon_was_started_again(tmp_path_factor
     assert result["rawOutput"] == "extension afar, which guards this, is not running"
 
 
-async def test_it_still_guards_where_nobody_can_connect(tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_it_still_guards_where_no_extension_can_connect(tmp_path_factory: pytest.TempPathFactory) -> None:
     home = tmp_path_factory.mktemp("alone") / "home"
     async with faced(home, policy=("*=allow",)) as face, face.connected() as client:
         await client.begin("guarded")
@@ -245,7 +245,7 @@ async def flood(socket: ClientConnection, at_most: int = 1 << 30) -> None:
 
 
 @pytest.mark.parametrize("ending", ["its session is closed", "the daemon stops"])
-async def test_one_that_floods_is_let_go_of_within_its_deadlines_when(
+async def test_a_flooding_extension_is_dropped_within_its_deadlines_when(
     tmp_path_factory: pytest.TempPathFactory, ending: str
 ) -> None:
     deadlines = {"shutdown": 0.1, "terminate": 0.1}
@@ -267,7 +267,7 @@ async def test_one_that_floods_is_let_go_of_within_its_deadlines_when(
 
 
 @pytest.mark.parametrize("ending", ["hangs up", "says too much to be heard answering a ping"])
-async def test_that_one_has_gone_is_noticed_behind_all_that_it_has_said_when_it(
+async def test_the_end_of_an_extension_is_noticed_after_all_its_frames_when_it(
     tmp_path_factory: pytest.TempPathFactory, ending: str
 ) -> None:
     limits = Limits() if ending == "hangs up" else Limits(ping_s=0.1, pong_s=0.5)

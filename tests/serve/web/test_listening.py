@@ -37,7 +37,7 @@ async def encrypted(home: Path, limits: Limits) -> AsyncIterator[Face]:
             await listening.close()
 
 
-async def test_without_descriptors_who_comes_waits_in_line_and_the_log_has_one_line(
+async def test_without_descriptors_connections_wait_and_the_log_has_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with faced(tmp_path) as face:
@@ -58,7 +58,7 @@ async def test_without_descriptors_who_comes_waits_in_line_and_the_log_has_one_l
                 one.close()
 
 
-async def test_who_holds_up_the_handshake_keeps_nobody_out_for_long(tmp_path: Path) -> None:
+async def test_a_stalled_handshake_blocks_no_other_for_long(tmp_path: Path) -> None:
     async with encrypted(tmp_path, Limits(connections=2, head_s=0.3)) as face:
         slow = [socket.create_connection(("127.0.0.1", face.port)) for _ in range(3)]
         await until(lambda: len(face.refusals()) == 3)  # One too many, and two that were too late.
@@ -70,7 +70,7 @@ async def test_who_holds_up_the_handshake_keeps_nobody_out_for_long(tmp_path: Pa
             one.close()
 
 
-async def test_who_has_not_agreed_on_a_cipher_when_the_daemon_ends_never_comes_in(tmp_path: Path) -> None:
+async def test_an_unfinished_handshake_is_refused_when_the_daemon_ends(tmp_path: Path) -> None:
     trusting = ssl.create_default_context(cafile=str(CERTIFICATES / "ca.pem"))
     with socket.socket() as late:
         async with encrypted(tmp_path, Limits()) as face:
@@ -83,7 +83,7 @@ async def test_who_has_not_agreed_on_a_cipher_when_the_daemon_ends_never_comes_i
             await asyncio.to_thread(trusting.wrap_socket, late, server_hostname="localhost")
 
 
-async def test_our_own_client_speaks_to_a_daemon_that_encrypts_and_to_nobody_else(
+async def test_our_client_connects_to_a_daemon_with_tls_and_to_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with encrypted(tmp_path, Limits()) as face:

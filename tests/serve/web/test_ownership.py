@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from zot.runtime.pool import NewSession
+from zot.runtime.pool import NewSessionSettings
 from zot.session.session import Session
 from zot.wire.daemon import METHODS, READ_ONLY
 from zot.wire.jsonrpc import NOT_OWNED
@@ -46,7 +46,7 @@ REFUSED: Mapping[str, Mapping[str, Any]] = {
 @asynccontextmanager
 async def stalled(face: Face) -> AsyncIterator[Session]:
     """Have a session that was made on this machine, in the middle of a turn."""
-    async with face.daemon.sessions.pool.use("s", NewSession()) as session:
+    async with face.daemon.sessions.pool.use("s", NewSessionSettings()) as session:
         await face.daemon.sessions.catalog.journal.rename("s", "mine")
         session.prompt("!stall-mid")
         yield session
@@ -56,18 +56,18 @@ async def ask(client: Client, method: str, **params: Any) -> dict[str, Any]:
     return await client.call(method, {"sessionId": "s", **params})
 
 
-def test_every_method_that_changes_something_is_judged_here() -> None:
+def test_every_changing_method_is_covered_here() -> None:
     changing = {one.name for one in METHODS.values() if one.scope == "session" and not one.local} - READ_ONLY
     assert changing == {*ALLOWED, *REFUSED}
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_method_says_if_it_is_refused_to_who_does_not_own_the_session(method: str) -> None:
+def test_each_method_declares_whether_it_needs_ownership(method: str) -> None:
     assert (NOT_OWNED in METHODS[method].errors) == (method in REFUSED)
 
 
 @pytest.mark.parametrize("method", REFUSED)
-async def test_what_changes_a_session_of_this_machine_is_refused(tmp_path: Path, method: str) -> None:
+async def test_changes_of_a_session_of_this_machine_are_refused(tmp_path: Path, method: str) -> None:
     async with faced(tmp_path / "home") as face, face.connected() as client, stalled(face) as session:
         await client.call("initialize")
         refused = await ask(client, method, **REFUSED[method])
@@ -79,9 +79,9 @@ async def test_what_changes_a_session_of_this_machine_is_refused(tmp_path: Path,
 
 
 @pytest.mark.parametrize("method", ["session/close", "session/kill", "session/delete", "session/rename"])
-async def test_it_is_refused_also_of_a_session_that_is_not_loaded(tmp_path: Path, method: str) -> None:
+async def test_they_are_refused_for_an_unloaded_session_too(tmp_path: Path, method: str) -> None:
     async with faced(tmp_path / "home") as face, face.connected() as client:
-        async with face.daemon.sessions.pool.use("s", NewSession()) as session:
+        async with face.daemon.sessions.pool.use("s", NewSessionSettings()) as session:
             session.prompt("!echo keep me")
             await session.worker.finish()
         await face.daemon.sessions.pool.let_go("s")
@@ -91,7 +91,7 @@ async def test_it_is_refused_also_of_a_session_that_is_not_loaded(tmp_path: Path
     assert [one["content"] for one in kept["result"]["messages"]] == ["!echo keep me", "keep me"]
 
 
-async def test_who_does_not_own_a_session_may_follow_it_and_end_its_turn(tmp_path: Path) -> None:
+async def test_a_client_without_ownership_may_follow_a_session_and_end_its_turn(tmp_path: Path) -> None:
     async with faced(tmp_path / "home") as face, face.connected() as client, stalled(face) as session:
         await client.call("initialize")
         assert (await ask(client, "session/attach", after=0))["result"]["state"] == "running"
@@ -103,13 +103,13 @@ async def test_who_does_not_own_a_session_may_follow_it_and_end_its_turn(tmp_pat
 
 
 @pytest.mark.parametrize("is_theirs", [True, False], ids=["made over the network", "an agent with a policy"])
-async def test_who_may_use_a_session_may_name_close_and_delete_it(tmp_path: Path, is_theirs: bool) -> None:
+async def test_a_client_with_use_of_a_session_may_rename_close_and_delete_it(tmp_path: Path, is_theirs: bool) -> None:
     home = tmp_path / "home"
     home.mkdir()
     if not is_theirs:
         (home / "config.toml").write_text('[agents.default]\nprovider = "lab"\npolicy = ["bash=deny"]\n')
     async with faced(home) as face, face.connected() as client:
-        async with face.daemon.sessions.pool.use("s", NewSession(guarded=is_theirs)):
+        async with face.daemon.sessions.pool.use("s", NewSessionSettings(guarded=is_theirs)):
             pass
         await client.call("initialize")
         assert (await ask(client, "session/rename", title="named"))["result"]["title"] == "named"

@@ -80,7 +80,7 @@ async def test_the_same_key_is_answered_once(face: Face) -> None:
     assert json.loads(second.body) == {**json.loads(first.body), "replayed": True}
 
 
-async def test_an_answer_that_nobody_waited_for_is_kept(face: Face) -> None:
+async def test_an_abandoned_answer_is_kept(face: Face) -> None:
     asked = request("!script wait 100ms ;; say late", "left", idempotency_key="k")
     answered = face.daemon.metrics.responses
     body = json.dumps(asked).encode()
@@ -106,7 +106,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-async def test_what_is_no_request_is_answered_in_the_same_form(face: Face, name: str) -> None:
+async def test_an_invalid_request_is_answered_in_the_same_form(face: Face, name: str) -> None:
     body, request_id = BAD[name]
     headers = {"Content-Type": "application/json; charset=utf-8", **face.bearer}
     told = await face.ask("POST", "/v1/respond", body=body, headers=headers)
@@ -114,7 +114,7 @@ async def test_what_is_no_request_is_answered_in_the_same_form(face: Face, name:
     assert (told.status, answer["error_code"], answer["request_id"]) == (400, "INVALID_REQUEST", request_id)
 
 
-async def test_a_page_of_ours_and_one_that_is_named_may_call(tmp_path: Path) -> None:
+async def test_our_page_and_a_configured_one_may_call(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / "config.toml").write_text('[daemon]\nhosts = ["zot.example"]\norigins = ["https://my.example"]\n')
@@ -132,7 +132,7 @@ async def test_a_page_of_ours_and_one_that_is_named_may_call(tmp_path: Path) -> 
 # What is counted.
 
 
-async def test_what_happens_is_counted(tmp_path: Path) -> None:
+async def test_metrics_count_events(tmp_path: Path) -> None:
     async with faced(tmp_path / "home") as face:
         async with face.connected() as client:
             session = await client.begin()
@@ -172,7 +172,7 @@ async def test_an_address_may_have_a_path_before_ours(tmp_path: Path) -> None:
             assert (await ours.status()).listens == (face.url,)
 
 
-async def test_our_own_client_says_that_nothing_is_where_it_was_sent(tmp_path: Path) -> None:
+async def test_our_client_reports_a_wrong_path(tmp_path: Path) -> None:
     async with faced(tmp_path / "home", path="/agents") as face:
         for url in (f"{face.url}s", f"{face.url}/wss"):
             with pytest.raises(ConnectionLost, match="404: there is nothing at this path"):
@@ -181,7 +181,7 @@ async def test_our_own_client_says_that_nothing_is_where_it_was_sent(tmp_path: P
         assert face.refusals() == [(None, "404")] * 2
 
 
-async def test_it_can_be_mounted_in_an_application_and_a_server_of_others(tmp_path: Path) -> None:
+async def test_it_can_be_mounted_in_a_foreign_application_and_server(tmp_path: Path) -> None:
     def theirs(_: Request) -> PlainTextResponse:
         return PlainTextResponse("theirs")
 
@@ -223,7 +223,7 @@ async def served_by_others(app: Starlette) -> AsyncIterator[int]:
         await task
 
 
-async def test_others_on_the_way_see_nothing_with_a_certificate(tmp_path: Path) -> None:
+async def test_with_a_certificate_the_traffic_is_encrypted(tmp_path: Path) -> None:
     import ssl
 
     tls = Tls(str(CERTIFICATES / "server.pem"), str(CERTIFICATES / "server.key"))
@@ -250,7 +250,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-async def test_where_it_may_not_listen_is_said(face: Face, name: str) -> None:
+async def test_a_forbidden_listen_address_is_reported(face: Face, name: str) -> None:
     url, tls, reason = WRONG[name]
     if tls == "right":
         tls = Tls(str(CERTIFICATES / "server.pem"), str(CERTIFICATES / "server.key"))
@@ -259,7 +259,7 @@ async def test_where_it_may_not_listen_is_said(face: Face, name: str) -> None:
         await listen(face.daemon, url, tls=tls)
 
 
-async def test_an_address_that_somebody_has_is_said(face: Face) -> None:
+async def test_an_address_in_use_is_reported(face: Face) -> None:
     with pytest.raises(ConfigError, match=rf"^cannot listen at {face.url}: Address already in use"):
         await listen(face.daemon, face.url)
     async with asyncio.timeout(PATIENCE_S):

@@ -36,13 +36,13 @@ def test_the_first_token_is_made_for_its_owner_alone(tmp_path: Path) -> None:
     assert [one.name for one in path.parent.iterdir()] == ["token"]
 
 
-def test_whose_token_it_is(tmp_path: Path) -> None:
+def test_a_token_has_its_owner_s_name(tmp_path: Path) -> None:
     tokens = Tokens(str(written(tmp_path / "token", f"# mine\n\n{ONE}\n phone:{OTHER} \r\n")))
     given = (ONE, OTHER, ONE[:-1], ONE + "x", "", f"phone:{OTHER}", "\udcff", "# mine")
     assert [tokens.bearer(token) for token in given] == ["default", "phone", None, None, None, None, None, None]
 
 
-def test_a_token_that_is_taken_out_counts_no_more_and_one_that_is_put_in_does(tmp_path: Path) -> None:
+def test_a_removed_token_is_refused_and_an_added_one_accepted(tmp_path: Path) -> None:
     path = written(tmp_path / "token", f"{ONE}\n")
     tokens = Tokens(str(path))
     path.write_text(f"new:{OTHER}\n")
@@ -59,7 +59,7 @@ def test_a_token_that_is_taken_out_counts_no_more_and_one_that_is_put_in_does(tm
     assert tokens.bearer(path.read_text().strip()) == "default"
 
 
-def test_a_line_that_is_no_token_keeps_everybody_out_and_the_log_says_so_once(
+def test_an_invalid_line_refuses_every_token_and_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = written(tmp_path / "token", f"{ONE}\n")
@@ -92,7 +92,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_file_that_makes_no_sense_is_refused_without_what_is_in_it(tmp_path: Path, name: str) -> None:
+def test_an_invalid_file_is_refused_without_quoting_it(tmp_path: Path, name: str) -> None:
     text, mode, reason = WRONG[name]
     path = written(tmp_path / "token", text, mode)
     with pytest.raises(ConfigError, match=reason) as refused:
@@ -100,6 +100,6 @@ def test_a_file_that_makes_no_sense_is_refused_without_what_is_in_it(tmp_path: P
     assert not any(token in str(refused.value) for token in ("secret", ONE, OTHER))
 
 
-def test_a_directory_is_no_file_of_tokens(tmp_path: Path) -> None:
+def test_a_directory_is_not_a_token_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Is a directory"):
         Tokens(str(tmp_path))

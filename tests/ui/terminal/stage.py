@@ -22,7 +22,7 @@ from zot.ui.terminal.app import ZotApp
 from zot.ui.terminal.looks import Look
 from zot.ui.terminal.questions import Question
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 # After each key it is waited until nothing is computed any more, and that is looked at twice, 50 times a second.
 _wait.SLEEP_GRANULARITY, _wait.SLEEP_IDLE = 1 / 200, 1 / 1000

@@ -58,7 +58,7 @@ def five_and_a_half_hours_ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 
 @pytest.mark.usefixtures("five_and_a_half_hours_ahead")
-async def test_how_long_there_is_time_to_answer_is_told_by_the_clock_of_the_machine(tmp_path: Path) -> None:
+async def test_the_time_left_to_answer_follows_the_machine_s_clock(tmp_path: Path) -> None:
     async with stage(tmp_path, policy=("bash=ask",)) as person:
         await person.sees("ready")
         await person.says("!bash echo q")
@@ -75,7 +75,7 @@ async def test_how_long_there_is_time_to_answer_is_told_by_the_clock_of_the_mach
 
 
 @pytest.mark.usefixtures("five_and_a_half_hours_ahead")
-def test_who_is_attached_sees_all_that_would_run_before_the_question() -> None:
+def test_an_attached_terminal_shows_everything_that_would_run_before_the_question() -> None:
     end = "-- /approve or /reject, until 2026-01-01 05:30:00\n"
     short = _asked("bash", {"command": "ls"}, "bash: ls")
     assert Lines().shown(short) == f"? bash: ls {end}"

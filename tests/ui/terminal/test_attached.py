@@ -85,7 +85,7 @@ async def two(home: Path) -> AsyncIterator[tuple[Stage, Stage]]:
         yield one, await stack.enter_async_context(attached(clients[1], home, session))
 
 
-async def test_what_one_says_the_other_shows_and_can_answer_and_abort(home: Path) -> None:
+async def test_one_terminal_s_prompts_are_shown_in_the_other_which_can_answer_and_abort(home: Path) -> None:
     async with two(home) as (one, other):
         await one.says('!script call write {"path": "a.txt", "content": "a"} ;; --- ;; say "it is written"')
         await other.sees("❯ !script call write")
@@ -102,7 +102,7 @@ async def test_what_one_says_the_other_shows_and_can_answer_and_abort(home: Path
         await one.idle()
 
 
-async def test_both_say_that_they_wait_for_somebody_at_every_question(home: Path) -> None:
+async def test_both_terminals_show_that_they_wait_at_every_question(home: Path) -> None:
     calls = [f'call write {{"path": "{name}.txt", "content": "{name}"}}' for name in "abc"]
     async with two(home) as (one, other):
         await one.says("!script " + " ;; --- ;; ".join([*calls, 'say "written"']))
@@ -116,7 +116,7 @@ async def test_both_say_that_they_wait_for_somebody_at_every_question(home: Path
         await other.idle()
 
 
-async def test_who_comes_later_sees_how_answers_ended_too(home: Path) -> None:
+async def test_a_terminal_that_joins_later_shows_how_answers_ended(home: Path) -> None:
     async with asyncio.timeout(2 * PATIENCE_S), Restarting(home) as daemon, daemon.client() as client:
         async with attached(client, home) as one:
             session = (await one.app.live.conversation.state()).session
@@ -135,7 +135,7 @@ async def test_who_comes_later_sees_how_answers_ended_too(home: Path) -> None:
     assert (home / "page.html").read_text().count('class="ended"') == 2
 
 
-async def test_who_comes_later_sees_what_was_thought_folded_too(home: Path) -> None:
+async def test_a_terminal_that_joins_later_shows_thoughts_folded(home: Path) -> None:
     async with asyncio.timeout(2 * PATIENCE_S), Restarting(home) as daemon, daemon.client() as client:
         async with attached(client, home) as one:
             await one.says('!script think "Look at the sky." ;; say "It is blue."')
@@ -147,7 +147,7 @@ async def test_who_comes_later_sees_what_was_thought_folded_too(home: Path) -> N
             assert "▸ thought, 4 words" in later.screen
 
 
-async def test_how_many_prompts_wait_at_the_session_is_shown_to_all(home: Path) -> None:
+async def test_the_number_of_waiting_prompts_is_shown_in_every_terminal(home: Path) -> None:
     async with two(home) as (one, other):
         for name in ("go1", "go2", "go3"):
             await one.app.live.conversation.prompt(HELD % name)
@@ -160,7 +160,7 @@ async def test_how_many_prompts_wait_at_the_session_is_shown_to_all(home: Path) 
         await other.idle()
 
 
-async def test_a_prompt_whose_model_call_failed_is_said_again(home: Path) -> None:
+async def test_a_prompt_whose_model_call_failed_is_sent_again(home: Path) -> None:
     async with two(home) as (one, other):
         await one.says("!script status 400")
         await one.decides("The model call failed. Ask again?", "enter")
@@ -170,7 +170,7 @@ async def test_a_prompt_whose_model_call_failed_is_said_again(home: Path) -> Non
             await person.misses("Ask again?")
 
 
-async def test_who_comes_in_the_middle_of_an_answer_sees_all_of_it(home: Path) -> None:
+async def test_a_terminal_that_joins_in_mid_answer_shows_all_of_it(home: Path) -> None:
     async with two(home) as (one, other):
         said = 'call bash {"command": "echo noted"} ;; --- ;; say "how it began" ;; say " and " ;; stall'
         await one.says("!echo long before")
@@ -190,7 +190,7 @@ async def test_who_comes_in_the_middle_of_an_answer_sees_all_of_it(home: Path) -
             await late.idle()
 
 
-async def test_all_follow_who_clears_the_conversation(home: Path) -> None:
+async def test_every_terminal_follows_a_clear(home: Path) -> None:
     async with two(home) as (one, other):
         await one.says("!echo soon forgotten")
         for person in (one, other):
@@ -207,7 +207,7 @@ async def test_all_follow_who_clears_the_conversation(home: Path) -> None:
             await person.idle()
 
 
-async def test_panels_are_seen_by_who_comes_later_and_are_gone_with_the_daemon(home: Path) -> None:
+async def test_panels_are_shown_in_a_terminal_that_joins_later_and_end_with_the_daemon(home: Path) -> None:
     keyed = Extension(home, "keyed", KEYED)
     with (home / "config.toml").open("a") as config:
         config.write(f'ext = ["{keyed.directory}"]\n')
@@ -240,7 +240,7 @@ async def test_panels_are_seen_by_who_comes_later_and_are_gone_with_the_daemon(h
                     assert "no panel" not in person.screen
 
 
-async def test_an_extension_is_waited_for_only_where_its_command_was_given(home: Path) -> None:
+async def test_only_the_terminal_that_gave_a_command_waits_for_its_extension(home: Path) -> None:
     tarrying = Extension(home, "tarrying", TARRYING)
     with (home / "config.toml").open("a") as config:
         config.write(f'ext = ["{tarrying.directory}"]\n')
@@ -262,7 +262,7 @@ async def test_an_extension_is_waited_for_only_where_its_command_was_given(home:
             await person.idle()
 
 
-async def test_what_is_to_steer_can_be_taken_back_from_the_daemon(home: Path) -> None:
+async def test_a_steering_message_can_be_withdrawn_from_the_daemon(home: Path) -> None:
     async with two(home) as (one, other):
         await one.says(HELD % "go")
         await one.sees("running bash")
@@ -279,7 +279,7 @@ async def test_what_is_to_steer_can_be_taken_back_from_the_daemon(home: Path) ->
             assert "error" not in person.screen
 
 
-async def test_an_image_that_is_named_steers_a_prompt_of_the_daemon_too(home: Path) -> None:
+async def test_a_named_image_steers_a_prompt_of_the_daemon_too(home: Path) -> None:
     (home / "dot.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     async with two(home) as (one, other):
         await one.says(HELD % "go")
@@ -293,7 +293,7 @@ async def test_an_image_that_is_named_steers_a_prompt_of_the_daemon_too(home: Pa
             await person.idle()
 
 
-async def test_which_session_came_from_which_is_known_and_one_is_found_by_how_its_id_begins(home: Path) -> None:
+async def test_parents_of_forks_are_known_and_a_session_is_found_by_its_id_prefix(home: Path) -> None:
     async with asyncio.timeout(2 * PATIENCE_S), Restarting(home) as daemon, daemon.client() as client:
         async with attached(client, home) as person:
             await person.says("!echo copied")
@@ -325,7 +325,7 @@ async def test_which_session_came_from_which_is_known_and_one_is_found_by_how_it
         ("/session import a.jsonl", "run: zot sessions --config-dir DIR import"),
     ],
 )
-async def test_what_cannot_be_done_from_afar_says_what_to_do_instead(home: Path, command: str, said: str) -> None:
+async def test_a_command_that_is_not_available_remotely_suggests_another(home: Path, command: str, said: str) -> None:
     async with asyncio.timeout(2 * PATIENCE_S), Restarting(home) as daemon, daemon.client() as client:
         async with attached(client, home) as person:
             await person.says(command)
@@ -333,7 +333,7 @@ async def test_what_cannot_be_done_from_afar_says_what_to_do_instead(home: Path,
             await person.idle()
 
 
-async def test_the_models_of_other_providers_are_offered_and_one_that_was_chosen_stays(
+async def test_models_of_other_providers_are_offered_and_the_chosen_one_stays(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEEPSEEK_API_KEY", "sk-test")
@@ -365,7 +365,7 @@ async def test_the_models_of_other_providers_are_offered_and_one_that_was_chosen
     await own.close()
 
 
-async def test_a_lock_holds_for_all_terminals_and_when_the_daemon_is_started_again(home: Path) -> None:
+async def test_a_lock_holds_for_all_terminals_and_after_a_restart_of_the_daemon(home: Path) -> None:
     async with asyncio.timeout(3 * PATIENCE_S), AsyncExitStack() as stack:
         daemon = await stack.enter_async_context(Restarting(home))
         client = await stack.enter_async_context(daemon.client())
@@ -394,7 +394,7 @@ async def test_a_lock_holds_for_all_terminals_and_when_the_daemon_is_started_aga
         await other.sees("aborted")
 
 
-async def test_a_question_by_the_way_is_answered_during_a_run_counted_for_all_and_can_be_aborted(home: Path) -> None:
+async def test_a_side_question_is_answered_during_a_run_counted_for_all_and_can_be_aborted(home: Path) -> None:
     async with asyncio.timeout(3 * PATIENCE_S), AsyncExitStack() as stack:
         daemon = await stack.enter_async_context(Restarting(home))
         client = await stack.enter_async_context(daemon.client())
@@ -454,7 +454,7 @@ async def test_extensions_are_reloaded_for_all_terminals(home: Path) -> None:
         assert [command.name for command in await one.app.live.conversation.commands()] == ["shut"]
 
 
-async def test_what_is_made_from_within_a_session_is_of_its_agent(home: Path) -> None:
+async def test_a_session_made_from_another_has_its_agent(home: Path) -> None:
     env = {"PATH": os.environ["PATH"], "HOME": str(home), "ZOT_HOME": str(home)}
 
     def own(cwd: str, agent: str) -> Home:

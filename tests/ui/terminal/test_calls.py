@@ -73,7 +73,7 @@ async def test_a_call_shows_its_output_while_it_runs_and_unfolds_by_key_and_clic
         assert not thought.folded
 
 
-async def test_how_a_long_command_ended_is_seen_folded_and_unfolded(tmp_path: Path) -> None:
+async def test_the_end_of_a_long_command_is_shown_folded_and_unfolded(tmp_path: Path) -> None:
     async with stage(tmp_path, size=(80, 30)) as person:
         await person.sees("ready")
         await person.says("!bash seq 1 5000; exit 3")
@@ -90,7 +90,7 @@ async def test_how_a_long_command_ended_is_seen_folded_and_unfolded(tmp_path: Pa
 
 
 @pytest.mark.parametrize("character", ["y", "\u6f22"], ids=["narrow", "wide"])
-async def test_a_long_line_is_folded_by_the_rows_that_it_takes(tmp_path: Path, character: str) -> None:
+async def test_a_long_line_is_folded_by_its_screen_rows(tmp_path: Path, character: str) -> None:
     (tmp_path / "long").write_text(f"begin{character * 9000}end")
     async with stage(tmp_path, size=(80, 30)) as person:
         await person.sees("ready")
@@ -119,7 +119,7 @@ def _body(screen: str) -> list[str]:
     return [line.split("\u2502 ")[1].strip() for line in screen.split("\n") if "  \u2502 " in line]
 
 
-async def test_a_change_is_shown_as_a_diff_and_approved_with_all_of_it_in_sight(tmp_path: Path) -> None:
+async def test_a_change_is_shown_as_a_diff_and_approved_with_all_of_it_visible(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("red\ngreen\n")
     async with stage(tmp_path, policy=("edit=ask", "bash=ask")) as person:
         await person.sees("ready")
@@ -133,7 +133,7 @@ async def test_a_change_is_shown_as_a_diff_and_approved_with_all_of_it_in_sight(
         assert (tmp_path / "a.txt").read_text() == "red\nblue\n"
 
 
-async def test_a_command_is_refused_allowed_for_good_and_asked_about_again(tmp_path: Path) -> None:
+async def test_a_command_is_refused_allowed_always_and_asked_about_again(tmp_path: Path) -> None:
     async with stage(tmp_path, policy=("bash=ask",)) as person:
         await person.sees("ready")
         await person.says("!bash echo one >> log")
@@ -165,7 +165,7 @@ async def test_a_question_about_a_command_shows_its_other_arguments(tmp_path: Pa
         await person.idle()
 
 
-async def test_a_question_about_a_file_shows_where_its_path_leads_and_that_something_is_there(tmp_path: Path) -> None:
+async def test_a_question_about_a_file_shows_the_resolved_path_and_that_a_file_exists(tmp_path: Path) -> None:
     (tmp_path / "real.txt").write_text("old\n")
     (tmp_path / "link.txt").symlink_to("real.txt")
     async with stage(tmp_path, policy=("write=ask",)) as person:
@@ -182,7 +182,7 @@ async def test_a_question_about_a_file_shows_where_its_path_leads_and_that_somet
         await person.idle()
 
 
-async def test_a_question_goes_away_when_the_run_is_aborted(tmp_path: Path) -> None:
+async def test_a_question_disappears_when_the_run_is_aborted(tmp_path: Path) -> None:
     async with stage(tmp_path, policy=("bash=ask",)) as person:
         await person.sees("ready")
         await person.says("!bash true")
@@ -193,7 +193,7 @@ async def test_a_question_goes_away_when_the_run_is_aborted(tmp_path: Path) -> N
         assert person.app.focused is person.app.editor
 
 
-async def test_a_question_shows_what_would_hide_what_runs(tmp_path: Path) -> None:
+async def test_a_question_escapes_characters_that_would_hide_the_command(tmp_path: Path) -> None:
     async with stage(tmp_path, policy=("bash=ask", "write=ask")) as person:
         await person.sees("ready")
         command = r'{"command": "touch x #\recho \u001b[2Kharmless\u202e\u200b\nsecond"}'
@@ -218,7 +218,7 @@ async def test_the_lines_of_a_file_that_is_written_are_counted(tmp_path: Path) -
             await person.idle()
 
 
-async def test_what_is_typed_when_a_question_appears_goes_to_the_editor_and_enter_approves_nothing(
+async def test_keys_typed_as_a_question_appears_go_to_the_editor_and_enter_approves_nothing(
     tmp_path: Path,
 ) -> None:
     clock = Clock()
@@ -244,7 +244,7 @@ async def test_what_is_typed_when_a_question_appears_goes_to_the_editor_and_ente
         assert person.app.editor.text == "ayay"
 
 
-async def test_a_question_fits_a_small_screen_and_tells_how_much_is_out_of_sight(tmp_path: Path) -> None:
+async def test_a_question_fits_a_small_screen_and_counts_the_hidden_lines(tmp_path: Path) -> None:
     async with stage(tmp_path, policy=("bash=ask",), size=(40, 10)) as person:
         await person.sees("ready")
         command = "\\n".join(f"line {number}" for number in range(1, 8))
@@ -265,7 +265,7 @@ async def test_a_question_fits_a_small_screen_and_tells_how_much_is_out_of_sight
         await person.idle()
 
 
-async def test_a_screen_with_hardly_any_room_shows_what_can_be_chosen(tmp_path: Path) -> None:
+async def test_a_tiny_screen_shows_the_choices(tmp_path: Path) -> None:
     async with stage(tmp_path, policy=("bash=ask",), size=(20, 5)) as person:
         await person.says('!script call bash {"command": "echo 1\\necho 2\\necho 3\\ntouch it-ran"} ;; --- ;; say "z"')
         await person.sees("y al a al n do +3")
@@ -285,7 +285,7 @@ async def test_a_screen_with_hardly_any_room_shows_what_can_be_chosen(tmp_path: 
         await person.misses("Model (now lab-1)")
 
 
-async def test_a_screen_may_change_in_the_moment_in_which_a_question_comes(tmp_path: Path) -> None:
+async def test_the_screen_may_resize_at_the_moment_a_question_appears(tmp_path: Path) -> None:
     async with stage(tmp_path, size=(80, 30)) as person:
         await person.sees("ready")
         for height in (24, 20, 16):
@@ -296,7 +296,7 @@ async def test_a_screen_may_change_in_the_moment_in_which_a_question_comes(tmp_p
             assert await asked is None
 
 
-async def test_a_long_choice_in_full_leaves_the_keys_on_a_small_screen(tmp_path: Path) -> None:
+async def test_a_long_choice_leaves_the_keys_visible_on_a_small_screen(tmp_path: Path) -> None:
     async with stage(tmp_path, size=(40, 10)) as person:
         await person.sees("ready")
         options: list[Option[int | None]] = [Option(number, f"{number}" + 150 * "x") for number in range(5)]
@@ -322,7 +322,7 @@ async def test_control_c_refuses_and_twice_leaves(tmp_path: Path) -> None:
         assert not (tmp_path / "x").exists()
 
 
-async def test_all_that_a_call_was_called_with_can_be_read_when_it_is_unfolded(tmp_path: Path) -> None:
+async def test_an_unfolded_call_shows_all_its_arguments(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("red\ngreen\n")
     async with stage(tmp_path, size=(80, 60)) as person:
         await person.sees("ready")
@@ -346,7 +346,7 @@ async def test_all_that_a_call_was_called_with_can_be_read_when_it_is_unfolded(t
         assert not any(last in entry.text.partition("\n")[2] for entry, (_, _, last) in zip(shown, calls, strict=True))
 
 
-async def test_a_call_that_says_all_in_its_head_does_not_say_it_again(tmp_path: Path) -> None:
+async def test_a_call_summed_up_in_its_head_is_not_repeated(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         await person.says("!bash echo 'x  y' > a")
@@ -361,7 +361,7 @@ async def test_a_call_that_says_all_in_its_head_does_not_say_it_again(tmp_path: 
         assert short[0] == "true"
 
 
-async def test_what_is_chosen_is_read_in_full_also_if_it_is_longer_than_a_line(tmp_path: Path) -> None:
+async def test_a_choice_longer_than_a_line_is_shown_in_full(tmp_path: Path) -> None:
     async with stage(tmp_path, policy=("bash=ask",), size=(80, 30)) as person:
         await person.sees("ready")
         for end in ("first", "second"):

@@ -24,7 +24,7 @@ def typed(person: Stage, sent: str) -> None:
         person.app.post_message(event)
 
 
-async def test_every_character_that_is_typed_is_said(tmp_path: Path) -> None:
+async def test_every_typed_character_is_sent(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         typed(person, f"!echo {RARE}.\r")
@@ -34,7 +34,7 @@ async def test_every_character_that_is_typed_is_said(tmp_path: Path) -> None:
         assert said == [f"!echo {RARE}.", f"{RARE}."]
 
 
-async def test_what_is_typed_and_would_not_be_seen_stands_as_its_escape_and_controls_write_nothing(
+async def test_invisible_typed_characters_are_shown_escaped_and_controls_write_nothing(
     tmp_path: Path,
 ) -> None:
     async with stage(tmp_path) as person:
@@ -44,7 +44,7 @@ async def test_what_is_typed_and_would_not_be_seen_stands_as_its_escape_and_cont
         assert person.app.editor.text == "a\\u202eb\\u2028cd"
 
 
-async def test_a_character_that_python_does_not_call_printable_goes_from_the_transcript_to_the_editor(
+async def test_a_character_that_python_does_not_call_printable_moves_from_the_transcript_to_the_editor(
     tmp_path: Path,
 ) -> None:
     async with stage(tmp_path) as person:
@@ -55,7 +55,7 @@ async def test_a_character_that_python_does_not_call_printable_goes_from_the_tra
         await person.until(lambda: person.app.editor.text == "\u3000字")
 
 
-async def test_a_search_takes_every_character_and_shows_what_would_not_be_seen(tmp_path: Path) -> None:
+async def test_a_search_takes_every_character_and_escapes_invisible_ones(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         for text in ("!echo می\u200cخواهم", "!echo other"):
@@ -72,11 +72,11 @@ async def test_a_search_takes_every_character_and_shows_what_would_not_be_seen(t
 
 
 @pytest.mark.parametrize("control", ["\x00", "\x07", "\x1b", "\x7f", "\x9b", "\ud800", None])
-def test_no_control_character_is_one_that_is_written(control: str | None) -> None:
+def test_no_control_character_counts_as_written(control: str | None) -> None:
     assert not Key("f35", control).is_printable
 
 
-async def test_control_c_forgets_which_prompt_was_brought_back(tmp_path: Path) -> None:
+async def test_control_c_forgets_the_recalled_prompt(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         for text in ("!echo one", "!echo two"):
@@ -92,7 +92,7 @@ async def test_control_c_forgets_which_prompt_was_brought_back(tmp_path: Path) -
         assert person.app.editor.text == "draft"
 
 
-async def test_what_control_c_cleared_and_what_up_replaced_can_be_had_back(tmp_path: Path) -> None:
+async def test_text_cleared_by_control_c_or_replaced_by_up_can_be_restored(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         await person.says("!echo one")
@@ -111,7 +111,7 @@ async def test_what_control_c_cleared_and_what_up_replaced_can_be_had_back(tmp_p
         await person.sees("   39 draft")
 
 
-async def test_what_was_pasted_is_folded_again_when_it_comes_back(tmp_path: Path) -> None:
+async def test_a_recalled_paste_is_folded_again(tmp_path: Path) -> None:
     lines = "\n".join(f"line {number}" for number in range(3000))
     async with stage(tmp_path, size=(80, 24)) as person:
         await person.sees("ready")
@@ -139,7 +139,7 @@ async def test_what_was_pasted_is_folded_again_when_it_comes_back(tmp_path: Path
         assert said[-1] == said[1] == f"!echo {lines}\nend"
 
 
-async def test_what_was_pasted_and_could_not_be_said_is_folded_when_it_is_put_back(tmp_path: Path) -> None:
+async def test_a_paste_that_could_not_be_sent_is_folded_when_it_is_restored(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         await person.says("!slow 1000 0.02")
@@ -165,9 +165,7 @@ async def test_what_was_pasted_and_could_not_be_said_is_folded_when_it_is_put_ba
     ],
     ids=["lines", "one-line", "a-long-line", "too-many", "not-too-many"],
 )
-async def test_of_a_long_prompt_from_an_earlier_time_only_the_ends_are_shown_and_all_of_it_is_said(
-    tmp_path: Path, said: str, stands: str
-) -> None:
+async def test_a_long_recalled_prompt_shows_its_ends_and_is_sent_whole(tmp_path: Path, said: str, stands: str) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         person.app.editor.remember(["!echo first", said])
@@ -183,7 +181,7 @@ async def test_of_a_long_prompt_from_an_earlier_time_only_the_ends_are_shown_and
         assert stood == stands
 
 
-async def test_what_control_c_would_do_next_is_said_for_as_long_as_it_would(tmp_path: Path) -> None:
+async def test_the_hint_about_control_c_lasts_as_long_as_its_effect(tmp_path: Path) -> None:
     time_s = 0.0
     async with stage(tmp_path, clock=lambda: time_s) as person:
         await person.sees("ready")
@@ -199,7 +197,7 @@ async def test_what_control_c_would_do_next_is_said_for_as_long_as_it_would(tmp_
         assert person.app.transcript.entries == []
 
 
-async def test_what_was_undone_or_changed_is_what_one_comes_back_to(tmp_path: Path) -> None:
+async def test_undone_and_changed_drafts_are_what_recall_returns_to(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         await person.says("!echo one")
@@ -217,7 +215,7 @@ async def test_what_was_undone_or_changed_is_what_one_comes_back_to(tmp_path: Pa
         assert editor.text == "abc and more"
 
 
-async def test_who_writes_the_mark_of_an_earlier_paste_says_just_that(tmp_path: Path) -> None:
+async def test_typing_the_mark_of_an_earlier_paste_sends_just_the_mark(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         editor, lines = person.app.editor, "\n".join(f"line {number}" for number in range(10))
@@ -237,7 +235,7 @@ async def test_who_writes_the_mark_of_an_earlier_paste_says_just_that(tmp_path: 
         assert text_of((await person.app.live.conversation.messages())[-2].content) == f"!echo {lines}"
 
 
-def test_what_was_pasted_and_not_said_is_not_kept() -> None:
+def test_an_unsent_paste_is_not_kept() -> None:
     folds = FoldedPastes()
     for number in range(50):
         folds.paste(f"{number}\n" * 100)
@@ -245,6 +243,6 @@ def test_what_was_pasted_and_not_said_is_not_kept() -> None:
     assert folds._folded == {}
 
 
-def test_a_paste_is_typed_as_it_is_but_for_its_control_characters() -> None:
+def test_a_paste_is_inserted_verbatim_except_for_control_characters() -> None:
     assert as_keys(f"{RARE}\tx\r\ny\x1b\x9b\ud800\n") == f"{RARE} x y"
     assert as_keys("x" * 1001) is None

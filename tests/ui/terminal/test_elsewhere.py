@@ -29,7 +29,7 @@ async def two(tmp_path: Path) -> AsyncIterator[tuple[Stage, Stage]]:
             yield one, other
 
 
-async def test_what_the_other_says_is_shown_and_can_be_gone_on_with(tmp_path: Path) -> None:
+async def test_another_process_s_messages_are_shown_and_can_be_continued(tmp_path: Path) -> None:
     async with two(tmp_path) as (one, other):
         await one.says(HELD)
         await other.sees(AT_WORK)
@@ -50,7 +50,7 @@ async def test_what_the_other_says_is_shown_and_can_be_gone_on_with(tmp_path: Pa
         assert [message.role for message in said].count("user") == 3
 
 
-async def test_what_is_said_just_when_the_other_begins_is_back_in_the_editor(
+async def test_a_prompt_sent_just_as_another_process_begins_returns_to_the_editor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("zot.session.foreign_runs._LOOK_S", 3600.0)  # It has not seen yet that the other has begun.
@@ -70,7 +70,7 @@ async def test_what_is_said_just_when_the_other_begins_is_back_in_the_editor(
         await other.idle()
 
 
-async def test_a_run_of_the_other_cannot_be_steered_and_what_waits_goes_on_waiting(tmp_path: Path) -> None:
+async def test_another_process_s_run_cannot_be_steered_and_queued_prompts_keep_waiting(tmp_path: Path) -> None:
     async with two(tmp_path) as (one, other):
         await one.says(HELD)
         await other.sees("running bash")
@@ -90,7 +90,7 @@ async def test_a_run_of_the_other_cannot_be_steered_and_what_waits_goes_on_waiti
         assert other.screen.count("released") == 2
 
 
-async def test_what_cannot_be_kept_while_the_other_runs_is_not_changed_either(tmp_path: Path) -> None:
+async def test_settings_that_cannot_be_recorded_during_another_process_s_run_do_not_change(tmp_path: Path) -> None:
     async with two(tmp_path) as (one, other):
         await other.says("/lock ")
         await other.sees("· locked")
@@ -108,7 +108,7 @@ async def test_what_cannot_be_kept_while_the_other_runs_is_not_changed_either(tm
         assert not (tmp_path.parent / "outside.txt").exists()
 
 
-async def test_what_a_process_that_dies_leaves_behind_is_ended(tmp_path: Path, zot: Callable[..., Zot]) -> None:
+async def test_an_interrupted_run_of_a_dead_process_is_ended(tmp_path: Path, zot: Callable[..., Zot]) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         await person.says("!echo how it began")
@@ -128,7 +128,7 @@ async def test_what_a_process_that_dies_leaves_behind_is_ended(tmp_path: Path, z
         await person.sees("   it goes on")
 
 
-async def test_who_comes_in_the_middle_of_an_answer_sees_all_of_it(tmp_path: Path) -> None:
+async def test_a_terminal_that_joins_in_mid_answer_shows_all_of_it(tmp_path: Path) -> None:
     async with two(tmp_path) as (one, other):
         await one.says('!script say "what was said first" ;; say " and then" ;; stall')
         await one.sees("   what was said first and then")
@@ -143,7 +143,7 @@ async def test_who_comes_in_the_middle_of_an_answer_sees_all_of_it(tmp_path: Pat
                 assert person.screen.count("what was said first and then") == 1
 
 
-async def test_the_others_follow_who_clears_the_conversation(tmp_path: Path) -> None:
+async def test_the_other_terminals_follow_a_clear(tmp_path: Path) -> None:
     async with two(tmp_path) as (one, other):
         await one.says("/clear")
         for person in (one, other):

@@ -13,7 +13,7 @@ from zot.ui.terminal.slash import Option
 
 
 @pytest.mark.parametrize(("look", "marks"), [(Look(), "●✗"), (ASCII, "*!")], ids=["utf-8", "ascii"])
-def test_a_call_that_failed_has_a_mark_of_its_own(look: Look, marks: str) -> None:
+def test_a_failed_call_has_its_own_mark(look: Look, marks: str) -> None:
     drawn = ""
     for is_error in (False, True):
         call = CallEntry("1", "read")
@@ -23,12 +23,12 @@ def test_a_call_that_failed_has_a_mark_of_its_own(look: Look, marks: str) -> Non
     assert drawn == marks
 
 
-def test_what_an_extension_shows_has_its_bar_before_every_line() -> None:
+def test_an_extension_s_text_has_a_bar_before_every_line() -> None:
     lines = DisplayEntry("one\n\n- two\n\nthree", source="notes").draw(40, Look())
     assert [line.text.rstrip() for line in lines] == ["│ [notes]", "│ one", "│", "│  • two", "│", "│ three"]
 
 
-async def test_a_long_list_says_how_much_of_it_is_not_shown(tmp_path: Path) -> None:
+async def test_a_long_list_counts_its_hidden_entries(tmp_path: Path) -> None:
     async with stage(tmp_path, size=(60, 24)) as person:
         await person.sees("ready")
         person.app.run_worker(

@@ -82,7 +82,7 @@ async def _known(person: Stage) -> None:
     await person.until(lambda: bool(person.app.terminal.extension_commands), "commands of the extension")
 
 
-async def test_every_action_of_a_command_and_every_level_of_a_notice(tmp_path: Path) -> None:
+async def test_every_action_of_a_command_and_every_level_of_a_notice_works(tmp_path: Path) -> None:
     player = Extension(tmp_path, "player", PLAYER)
     async with stage(tmp_path, ext=(str(player.directory),), size=(100, 60)) as person:
         await _known(person)
@@ -115,7 +115,7 @@ async def test_every_action_of_a_command_and_every_level_of_a_notice(tmp_path: P
         await person.sees("/prompt does prompt (player)")
 
 
-async def test_a_person_sees_who_holds_back_the_text_and_why_it_was_blocked(tmp_path: Path) -> None:
+async def test_the_terminal_shows_which_extension_holds_the_text_and_why_it_was_blocked(tmp_path: Path) -> None:
     script = interceptor("assistant_message", then='answer(frame, block=True, reason="not for you")')
     guard = Extension(tmp_path, "guard", script)
     async with stage(tmp_path, ext=(str(guard.directory),)) as person:
@@ -129,7 +129,7 @@ async def test_a_person_sees_who_holds_back_the_text_and_why_it_was_blocked(tmp_
         await person.idle()
 
 
-async def test_an_extension_that_starts_slowly_is_waited_for_until_it_has_started(tmp_path: Path) -> None:
+async def test_the_terminal_waits_for_a_slow_extension_until_it_has_started(tmp_path: Path) -> None:
     tardy = Extension(tmp_path, "tardy", "while not os.path.exists('data/go'):\n    time.sleep(0.02)\n" + PLAYER)
     async with stage(tmp_path, ext=(str(tardy.directory),)) as person:
         await person.sees("waiting for tardy")
@@ -139,7 +139,7 @@ async def test_an_extension_that_starts_slowly_is_waited_for_until_it_has_starte
         assert person.app.terminal.extension_commands
 
 
-async def test_a_question_of_our_own_does_not_let_one_that_has_started_be_waited_for(tmp_path: Path) -> None:
+async def test_an_approval_does_not_restart_the_wait_for_a_started_extension(tmp_path: Path) -> None:
     tardy = Extension(tmp_path, "tardy", "while not os.path.exists('data/go'):\n    time.sleep(0.02)\n" + PLAYER)
     async with stage(tmp_path, ext=(str(tardy.directory),)) as person:
         await person.sees("waiting for tardy")
@@ -151,7 +151,7 @@ async def test_a_question_of_our_own_does_not_let_one_that_has_started_be_waited
         await person.pilot.press("escape")
 
 
-async def test_an_extension_that_decides_slowly_about_an_answer_by_the_way_is_named(tmp_path: Path) -> None:
+async def test_an_extension_that_delays_a_side_answer_is_named(tmp_path: Path) -> None:
     hesitant = Extension(
         tmp_path,
         "hesitant",
@@ -189,7 +189,7 @@ async def _entered(person: Stage, title: str) -> None:
     )
 
 
-async def test_panels_have_their_keys_and_are_closed_by_either_side(tmp_path: Path) -> None:
+async def test_panels_take_keys_and_are_closed_by_either_side(tmp_path: Path) -> None:
     player = Extension(tmp_path, "player", PLAYER)
     async with stage(tmp_path, ext=(str(player.directory),), size=(100, 60)) as person:
         await _known(person)
@@ -240,7 +240,7 @@ async def test_panels_have_their_keys_and_are_closed_by_either_side(tmp_path: Pa
         await person.misses("keys go here")
 
 
-async def test_what_is_pasted_in_a_panel_is_typed_there_and_what_is_long_goes_to_the_editor(tmp_path: Path) -> None:
+async def test_a_paste_in_a_panel_is_typed_there_and_a_long_one_goes_to_the_editor(tmp_path: Path) -> None:
     player = Extension(tmp_path, "player", PLAYER)
     async with stage(tmp_path, ext=(str(player.directory),)) as person:
         await _known(person)
@@ -270,7 +270,7 @@ class Hands:
         return self.now
 
 
-async def test_a_panel_has_the_keys_at_once_and_those_before_it_but_no_stray_typing_acts(tmp_path: Path) -> None:
+async def test_a_panel_gets_keys_at_once_and_stray_typing_triggers_nothing(tmp_path: Path) -> None:
     player, clock = Extension(tmp_path, "player", PLAYER), Hands()
     async with stage(tmp_path, ext=(str(player.directory),), size=(100, 60), clock=clock) as person:
         await _known(person)
@@ -292,7 +292,7 @@ async def test_a_panel_has_the_keys_at_once_and_those_before_it_but_no_stray_typ
         assert person.app.editor.text == ""
 
 
-async def test_a_panel_that_comes_late_takes_no_key_from_a_prompt_that_is_written(tmp_path: Path) -> None:
+async def test_a_late_panel_takes_no_key_from_a_prompt_being_written(tmp_path: Path) -> None:
     player, clock = Extension(tmp_path, "player", PLAYER), Hands()
     async with stage(tmp_path, ext=(str(player.directory),), size=(100, 60), clock=clock) as person:
         await _known(person)
@@ -308,7 +308,7 @@ async def test_a_panel_that_comes_late_takes_no_key_from_a_prompt_that_is_writte
         await person.until(lambda: keys(player) == [("panel_key", "one", "rune", "q")], "the key")
 
 
-async def test_a_panel_that_was_not_asked_for_here_takes_no_key(tmp_path: Path) -> None:
+async def test_an_unrequested_panel_takes_no_key(tmp_path: Path) -> None:
     player = Extension(tmp_path, "player", PLAYER)
     async with stage(tmp_path, ext=(str(player.directory),), size=(100, 60)) as person:
         await _known(person)
@@ -321,7 +321,7 @@ async def test_a_panel_that_was_not_asked_for_here_takes_no_key(tmp_path: Path) 
         await person.until(lambda: keys(player) == [("panel_key", "two", "rune", "q")])
 
 
-async def test_the_keys_go_back_to_where_they_were_before_a_panel_had_them(tmp_path: Path) -> None:
+async def test_the_focus_returns_where_it_was_before_the_panel(tmp_path: Path) -> None:
     player = Extension(tmp_path, "player", PLAYER)
     async with stage(tmp_path, ext=(str(player.directory),), size=(100, 60)) as person:
         await _known(person)
@@ -350,7 +350,7 @@ def _rows(person: Stage) -> list[int]:
     return [int(number) for number in re.findall(r" row (\d+)\.", person.screen)]
 
 
-async def test_a_long_panel_is_scrolled_follows_its_cursor_and_has_the_room_while_it_has_the_keys(
+async def test_a_long_panel_scrolls_follows_its_cursor_and_grows_with_the_focus(
     tmp_path: Path,
 ) -> None:
     player = Extension(tmp_path, "player", PLAYER)
@@ -378,7 +378,7 @@ async def test_a_long_panel_is_scrolled_follows_its_cursor_and_has_the_room_whil
         assert "Keys (player): Shift+Tab enters it" in person.screen
 
 
-async def test_panels_end_with_the_session_that_has_them_when_it_is_opened_anew(tmp_path: Path) -> None:
+async def test_panels_end_with_their_session_when_it_is_reopened(tmp_path: Path) -> None:
     player = Extension(tmp_path, "player", PLAYER)
     async with stage(tmp_path, ext=(str(player.directory),)) as person:
         await _known(person)
@@ -394,7 +394,7 @@ async def test_panels_end_with_the_session_that_has_them_when_it_is_opened_anew(
         await person.sees("keys go here")
 
 
-async def test_reloading_takes_all_that_is_new_or_keeps_what_there_was(tmp_path: Path) -> None:
+async def test_reloading_takes_every_change_or_keeps_the_previous_state(tmp_path: Path) -> None:
     player = Extension(tmp_path, "player", PLAYER)
     async with stage(tmp_path, ext=(str(player.directory),)) as person:
         await _known(person)
@@ -412,7 +412,7 @@ async def test_reloading_takes_all_that_is_new_or_keeps_what_there_was(tmp_path:
         await person.sees("• reloaded")
 
 
-async def test_reloading_asks_about_what_the_project_has_changed_and_keeps_what_ran_if_it_is_not_trusted(
+async def test_reloading_asks_about_changes_of_the_project_and_keeps_the_running_version_if_untrusted(
     tmp_path: Path,
 ) -> None:
     player = Extension(tmp_path / ".zot" / "extensions", "player", PLAYER)
@@ -433,7 +433,7 @@ async def test_reloading_asks_about_what_the_project_has_changed_and_keeps_what_
         await person.sees("• reloaded")
 
 
-async def test_what_a_project_brings_along_runs_only_if_somebody_trusts_it(tmp_path: Path) -> None:
+async def test_a_project_s_extensions_run_only_if_the_user_trusts_them(tmp_path: Path) -> None:
     Extension(tmp_path / ".zot" / "extensions", "player", PLAYER)
     skill = tmp_path / ".zot" / "skills" / "sweep"
     skill.mkdir(parents=True)
@@ -502,7 +502,7 @@ async def test_panels_and_questions_fit_a_screen_that_becomes_lower_or_higher(tm
         await person.until(lambda: "echo 14" in person.screen and "more line" not in person.screen, "the whole command")
 
 
-async def test_whose_a_panel_is_stands_there_however_long_its_title_is(tmp_path: Path) -> None:
+async def test_a_panel_s_owner_is_visible_however_long_its_title_is(tmp_path: Path) -> None:
     async with stage(tmp_path, size=(60, 20)) as person:
         await person.sees("ready")
         opened = PanelOpened("scratchpad", "p", "A title " * 40, ("one line",))
@@ -515,7 +515,7 @@ async def test_whose_a_panel_is_stands_there_however_long_its_title_is(tmp_path:
         assert "… (scratchpad): Shift+Tab enters it" in person.screen
 
 
-async def test_a_panel_is_closed_for_a_person_also_if_nobody_knows_of_it_any_more(tmp_path: Path) -> None:
+async def test_a_panel_can_be_closed_even_if_its_owner_forgot_it(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         await person.app.panels.apply(PanelOpened("player", "lost", "Lost", ("its extension is gone",)))

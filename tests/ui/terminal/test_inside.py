@@ -52,7 +52,7 @@ def test_nothing_of_textual_is_changed_before_an_app_is_made() -> None:
     assert (done.stderr, done.stdout) == ("", "[True, True, True, True, True]\n")
 
 
-def test_what_the_first_frame_does_not_need_is_loaded_later() -> None:
+def test_modules_the_first_frame_does_not_need_are_loaded_later() -> None:
     later = ("entries", "markdown", "pictures", "plain")
     code = (
         f"import sys, zot.ui.terminal.app; print([one for one in {later} if f'zot.ui.terminal.{{one}}' in sys.modules])"
@@ -61,7 +61,7 @@ def test_what_the_first_frame_does_not_need_is_loaded_later() -> None:
     assert (done.stderr, done.stdout) == ("", "[]\n")
 
 
-def test_nobody_else_looks_inside() -> None:
+def test_no_other_module_uses_private_names_of_textual() -> None:
     assert [found for path in FILES if path.name not in INSIDE for found in _looks_inside(path)] == []
     assert any(found for path in FILES if path.name in INSIDE for found in _looks_inside(path))
 
@@ -108,7 +108,7 @@ def _names(function: Callable[..., object]) -> set[str]:
     ],
     ids=lambda one: getattr(one, "__qualname__", ""),
 )
-def test_textual_still_has_what_is_used_of_it(function: Callable[..., object], names: set[str]) -> None:
+def test_textual_still_has_the_private_names_in_use(function: Callable[..., object], names: set[str]) -> None:
     assert names <= _names(function)
     assert isinstance(ANSI_SEQUENCES_KEYS, dict)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from textual.events import Paste
 
-from gatekeeper import guarding
+from auth_server import guarding
 from ui.terminal.stage import Stage, stage
 from zot.ui.terminal.entries import CallEntry
 from zot.ui.terminal.questions import Question
@@ -50,7 +50,7 @@ async def test_control_c_copies_what_is_selected_in_the_editor(tmp_path: Path) -
         assert "Ctrl+C again quits" not in person.screen
 
 
-async def test_the_transcript_is_scrolled_from_the_editor_jumped_in_and_shows_its_end_when_something_is_said(
+async def test_the_transcript_scrolls_from_the_editor_jumps_and_follows_new_output(
     tmp_path: Path,
 ) -> None:
     async with stage(tmp_path, size=(60, 12)) as person:
@@ -71,7 +71,7 @@ async def test_the_transcript_is_scrolled_from_the_editor_jumped_in_and_shows_it
         assert "❯ !echo word 0." not in person.screen
 
 
-async def test_j_and_k_go_from_block_to_block_in_both_directions(tmp_path: Path) -> None:
+async def test_j_and_k_move_between_blocks_in_both_directions(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         for word in ("one", "two", "three"):
@@ -82,7 +82,7 @@ async def test_j_and_k_go_from_block_to_block_in_both_directions(tmp_path: Path)
         assert [call.folded for call in calls] == [True, False, True]
 
 
-async def test_a_search_is_taken_back_letter_by_letter(tmp_path: Path) -> None:
+async def test_backspace_shortens_a_search_letter_by_letter(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await _talked(person, 2)
         await person.says("/jump ")
@@ -95,7 +95,7 @@ async def test_a_search_is_taken_back_letter_by_letter(tmp_path: Path) -> None:
         await person.misses("Go to")
 
 
-async def test_what_is_pasted_into_a_list_is_searched_for(tmp_path: Path) -> None:
+async def test_a_paste_into_a_list_is_searched_for(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         await person.says("/model ")
@@ -110,7 +110,7 @@ async def test_what_is_pasted_into_a_list_is_searched_for(tmp_path: Path) -> Non
         await person.sees("[pasted #1: 1001 characters]")
 
 
-async def test_what_is_pasted_decides_nothing_and_is_in_the_editor_behind_the_question(tmp_path: Path) -> None:
+async def test_a_paste_decides_nothing_and_is_in_the_editor_after_the_question(tmp_path: Path) -> None:
     async with stage(tmp_path, policy=("write=ask",)) as person:
         await person.sees("ready")
         await person.says('!script call write {"path": "a.txt", "content": "a"} ;; --- ;; say "it is over"')
@@ -125,7 +125,7 @@ async def test_what_is_pasted_decides_nothing_and_is_in_the_editor_behind_the_qu
         assert not (tmp_path / "a.txt").exists()
 
 
-async def test_an_answer_that_is_cut_off_by_the_model_says_so(tmp_path: Path) -> None:
+async def test_an_answer_cut_off_by_the_model_is_marked(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         await person.says("!length")
@@ -133,7 +133,7 @@ async def test_an_answer_that_is_cut_off_by_the_model_says_so(tmp_path: Path) ->
         await person.idle()
 
 
-async def test_a_session_is_begun_anew_and_a_copy_has_as_many_messages_as_wanted(tmp_path: Path) -> None:
+async def test_a_new_session_starts_empty_and_a_copy_has_as_many_messages_as_wanted(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await _talked(person, 2)
         first = await person.app.live.conversation.state()
@@ -151,7 +151,7 @@ async def test_a_session_is_begun_anew_and_a_copy_has_as_many_messages_as_wanted
         assert len({first.session, copy.session, new.session}) == 3
 
 
-async def test_a_key_that_the_service_takes_is_stored_and_one_that_it_refuses_is_not(tmp_path: Path) -> None:
+async def test_an_accepted_key_is_stored_and_a_refused_one_is_not(tmp_path: Path) -> None:
     with guarding("sk-right") as gate:
         env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "ZOT_HOME": str(tmp_path / "home")}
         async with stage(tmp_path, env={**env, "ANTHROPIC_BASE_URL": gate.url}) as person:
@@ -165,7 +165,7 @@ async def test_a_key_that_the_service_takes_is_stored_and_one_that_it_refuses_is
             assert json.loads((tmp_path / "home" / "auth.json").read_text())["anthropic"]["key"] == "sk-right"
 
 
-async def test_a_key_that_writes_nothing_leaves_a_choice_as_it_is(tmp_path: Path) -> None:
+async def test_a_key_that_writes_nothing_leaves_a_choice_unchanged(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         await person.says("/login")

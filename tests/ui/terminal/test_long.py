@@ -23,7 +23,7 @@ class Counted(AnswerEntry):
         return super().draw(width, look)
 
 
-async def test_of_a_long_conversation_only_what_is_near_the_window_is_drawn(tmp_path: Path) -> None:
+async def test_only_the_visible_part_of_a_long_conversation_is_drawn(tmp_path: Path) -> None:
     async with stage(tmp_path, size=(80, 24)) as person:
         await person.sees("ready")
         Counted.drawings = 0

@@ -40,7 +40,7 @@ def drawn(flow: Flow, text: str, look: Look | None = None) -> list[str]:
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
-def test_drawn_piece_by_piece_it_looks_as_drawn_at_once(text: str) -> None:
+def test_drawn_incrementally_it_looks_as_drawn_at_once(text: str) -> None:
     flow, step = Flow(), 1 if len(text) < 300 else 211
     for end in range(step, len(text), step):
         drawn(flow, text[:end])
@@ -69,7 +69,7 @@ class Weighed(Flow):
 
 
 @pytest.mark.parametrize("text", [POINTS, PROSE, f"| a | b |\n|---|---|\n{ROWS}", f"```\n{LONG}\n```"])
-def test_of_a_long_block_that_is_written_only_the_last_piece_is_drawn(text: str) -> None:
+def test_only_the_last_piece_of_a_growing_block_is_drawn(text: str) -> None:
     flow = Weighed()
     for end in range(300, len(text), 300):
         drawn(flow, text[:end])
@@ -92,7 +92,7 @@ def test_a_table_has_one_head_and_the_same_columns_in_all_its_rows() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 40, 200])
-def test_a_table_that_is_too_wide_takes_the_room_from_its_widest_columns(width: int) -> None:
+def test_a_wide_table_shrinks_its_widest_columns(width: int) -> None:
     text = f"| a | b |\n|---|---|\n| short | {'many words ' * 9}|\n"
     lines = [line.text for line in Flow().lines(text, width, Look())]
     assert max(map(len, lines)) <= width
@@ -104,13 +104,13 @@ def test_where_only_ascii_can_be_shown_nothing_else_is_drawn() -> None:
     assert "".join(drawn(Flow(), "- one\n\n> said\n\n| a |\n|---|\n| 1 |\n", ASCII)).isascii()
 
 
-def test_what_looks_like_a_tag_is_shown_as_it_is() -> None:
+def test_text_that_looks_like_a_tag_is_shown_verbatim() -> None:
     text = "Use <div>, Vec<String>, a<b and c>d\n\n<table><tr>\n\n- <b>one</b> <!-- two -->\n\nend"
     shown = ["Use <div>, Vec<String>, a<b and c>d", "", "<table><tr>", "", " • <b>one</b> <!-- two -->", "", "end"]
     assert drawn(Flow(), text) == shown
 
 
-def test_an_entity_brings_in_nothing_that_would_not_be_seen() -> None:
+def test_an_entity_inserts_no_invisible_character() -> None:
     text = (
         "A&#x202e;B &#x200f;C &amp; [D&#xfeff;](E&#x202e;F)\n\n| &#13;G |\n|---|\n| **&#x2067;H** |\n\n![I&#x2028;](J)"
     )

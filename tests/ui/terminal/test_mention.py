@@ -26,7 +26,7 @@ UNNAMED = ["bell\a.png", "line\nend.png", "tab\t.png", "turned\u202e.png", os.fs
 
 
 @pytest.mark.parametrize(("name", "letters", "offered"), NAMED, ids=[letters for _, letters, _ in NAMED])
-async def test_a_file_is_offered_as_it_can_be_written_and_found_by_that(
+async def test_a_file_is_offered_as_it_must_be_written_and_found_by_that(
     tmp_path: Path, name: str, letters: str, offered: str
 ) -> None:
     (tmp_path / name).write_bytes(b"png")
@@ -43,13 +43,13 @@ async def test_a_file_is_offered_as_it_can_be_written_and_found_by_that(
 
 
 @pytest.mark.parametrize("word", ["@", "@./"])
-def test_what_the_editor_would_change_is_not_offered(tmp_path: Path, word: str) -> None:
+def test_a_path_the_editor_would_change_is_not_offered(tmp_path: Path, word: str) -> None:
     for name in [*UNNAMED, "good.png"]:
         (tmp_path / name).touch()
     assert [one.text for one in FileCompletions(str(tmp_path)).find(word)] == [f"{word}good.png "]
 
 
 @pytest.mark.parametrize("path", ["a", "a b", 'a"b', '"a', '"a b"', "a\\b", "a\\ b", 'a\\" b\\\\', "\u00a0", "a b\\"])
-def test_what_is_mentioned_is_what_was_meant(path: str) -> None:
+def test_a_mention_names_the_intended_file(path: str) -> None:
     assert mentioned(f"see {mention(path)} and @other") == [path, "other"]
     assert mentioned_path(mention(f"{path}/")) == f"{path}/"

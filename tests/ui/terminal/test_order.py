@@ -16,7 +16,7 @@ def press_at_once(person: Stage, *keys: str) -> None:
         person.app.post_message(Key("space" if key == " " else key, key if len(key) == 1 else None))
 
 
-async def test_what_is_deleted_is_what_stood_there_when_the_key_was_pressed(tmp_path: Path) -> None:
+async def test_a_deletion_acts_on_the_text_at_the_time_of_the_key(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         press_at_once(person, "x", "backspace", "y", "z", "left", "a", "end", "b", "ctrl+w", "c", "ctrl+u", "d", "e")
@@ -26,7 +26,7 @@ async def test_what_is_deleted_is_what_stood_there_when_the_key_was_pressed(tmp_
         await person.sees("❯ !echo")
 
 
-async def test_only_what_was_offered_for_what_stands_there_completes_it(tmp_path: Path) -> None:
+async def test_only_an_offer_for_the_current_text_completes_it(tmp_path: Path) -> None:
     async with stage(tmp_path, size=(100, 60)) as person:
         await person.sees("ready")
         await person.pilot.press("/", "c")
@@ -43,7 +43,7 @@ async def test_only_what_was_offered_for_what_stands_there_completes_it(tmp_path
             person.app.composer.withdraw()
 
 
-async def test_the_same_holds_for_a_line_that_is_asked_for(tmp_path: Path) -> None:
+async def test_the_same_holds_for_an_input_line(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         answers: list[str | None] = []
@@ -58,7 +58,7 @@ async def test_the_same_holds_for_a_line_that_is_asked_for(tmp_path: Path) -> No
         assert answers == ["yaz"]
 
 
-async def test_what_is_submitted_in_one_go_waits_in_its_order_and_can_be_taken_back(tmp_path: Path) -> None:
+async def test_prompts_submitted_at_once_queue_in_order_and_can_be_withdrawn(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         press_at_once(person, *"!slow 1000 0.02", "enter", *"first", "enter", *"second", "enter")
@@ -71,7 +71,7 @@ async def test_what_is_submitted_in_one_go_waits_in_its_order_and_can_be_taken_b
         assert person.app.editor.text == "first\n\nsecond"
 
 
-async def test_an_abort_in_the_same_moment_ends_what_is_just_being_said(tmp_path: Path) -> None:
+async def test_a_simultaneous_abort_ends_the_prompt_being_sent(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         press_at_once(person, *"!slow 1000 0.02", "enter", *"never said", "enter", "escape")
@@ -80,7 +80,7 @@ async def test_an_abort_in_the_same_moment_ends_what_is_just_being_said(tmp_path
         assert person.app.editor.text == "never said"
 
 
-async def test_what_begins_in_the_transcript_goes_to_the_editor_with_every_key(tmp_path: Path) -> None:
+async def test_typing_in_the_transcript_goes_to_the_editor_with_every_key(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         await person.pilot.press("shift+tab")
@@ -124,7 +124,7 @@ async def test_keys_that_do_something_in_the_transcript_or_everywhere_stay_there
         assert person.app.editor.text == ""
 
 
-async def test_what_is_pasted_in_the_transcript_goes_to_the_editor(tmp_path: Path) -> None:
+async def test_a_paste_in_the_transcript_goes_to_the_editor(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         await person.pilot.press("shift+tab")

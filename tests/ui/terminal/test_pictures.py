@@ -54,11 +54,11 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ({}, False),
     ],
 )
-def test_which_terminals_show_images(env: dict[str, str], *, shows: bool) -> None:
+def test_image_support_is_detected_by_terminal(env: dict[str, str], *, shows: bool) -> None:
     assert shows_images(env) is shows
 
 
-async def test_images_are_shown_where_the_terminal_can_and_again_when_the_session_is_opened(
+async def test_images_are_shown_where_supported_and_again_when_the_session_is_reopened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: list[str]
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-kitty")
@@ -80,7 +80,7 @@ async def test_images_are_shown_where_the_terminal_can_and_again_when_the_sessio
         assert len(sent) == 2
 
 
-async def test_elsewhere_their_type_and_size_stand_for_them(
+async def test_elsewhere_an_image_is_shown_as_type_and_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: list[str]
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -94,9 +94,7 @@ async def test_elsewhere_their_type_and_size_stand_for_them(
     assert sent == []
 
 
-async def test_an_image_that_is_named_is_sent_to_the_running_prompt_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_named_image_is_sent_to_the_running_prompt_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     (tmp_path / "dot.png").write_bytes(png(32, 32))
     async with stage(tmp_path) as person:
@@ -122,7 +120,7 @@ async def test_an_image_that_is_named_is_sent_to_the_running_prompt_too(
 
 
 @pytest.mark.parametrize("key", ["ctrl+r", "escape"])
-async def test_what_is_taken_back_while_its_images_are_read_is_never_said(
+async def test_a_prompt_withdrawn_while_its_images_load_is_never_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     (tmp_path / "dot.png").write_bytes(png(32, 32))
@@ -151,7 +149,7 @@ async def test_what_is_taken_back_while_its_images_are_read_is_never_said(
         assert said == [HELD]
 
 
-async def test_an_abort_in_the_same_moment_lets_an_image_that_is_to_steer_never_be_sent(tmp_path: Path) -> None:
+async def test_a_simultaneous_abort_keeps_a_steering_image_from_being_sent(tmp_path: Path) -> None:
     (tmp_path / "dot.png").write_bytes(png(32, 32))
     async with stage(tmp_path) as person:
         await person.sees("ready")
@@ -165,7 +163,7 @@ async def test_an_abort_in_the_same_moment_lets_an_image_that_is_to_steer_never_
         assert len([one for one in await person.app.live.conversation.messages() if one.role == "user"]) == 1
 
 
-async def test_an_image_that_cannot_be_sent_is_back_in_the_editor_with_what_was_to_steer(tmp_path: Path) -> None:
+async def test_an_image_that_cannot_be_sent_returns_to_the_editor_with_its_steering_message(tmp_path: Path) -> None:
     with (tmp_path / "huge.png").open("wb") as file:
         file.truncate(21 << 20)
     async with stage(tmp_path) as person:
@@ -198,7 +196,7 @@ def test_an_image_fits(size: tuple[int, int], cells: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8\xff\xe0 a photo", b"\x89PNG\r\n\x1a\n", png(1, 1)[:16] + bytes(8)])
-def test_what_these_terminals_cannot_show_is_not_sent(data: bytes) -> None:
+def test_formats_these_terminals_cannot_show_are_not_sent(data: bytes) -> None:
     assert picture(16, data) is None
 
 

@@ -45,7 +45,7 @@ async def test_everything_fits_a_screen_of_any_size(tmp_path: Path, size: tuple[
         assert person.app.transcript.virtual_size.height < 40
 
 
-async def test_where_colours_are_not_wanted_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_colours_can_be_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "all.lab"
     script.write_text(SCRIPT)
     monkeypatch.setenv("NO_COLOR", "1")
@@ -62,7 +62,7 @@ async def test_where_colours_are_not_wanted_there_are_none(tmp_path: Path, monke
         assert "✗ read  nowhere.txt" in person.screen
 
 
-async def test_the_name_of_the_directory_or_of_the_model_cannot_take_the_terminal_over(tmp_path: Path) -> None:
+async def test_the_name_of_the_directory_or_of_the_model_cannot_control_the_terminal(tmp_path: Path) -> None:
     place = tmp_path / "ev\x1b]0;PWNED\x07\nil\u202ex"
     place.mkdir()
     async with stage(tmp_path, size=(300, 20), cwd=str(place)) as person:
@@ -97,7 +97,7 @@ async def test_the_theme_fits_the_background(tmp_path: Path, code: str, theme: s
         ("C", "utf-8"),
     ],
 )
-def test_a_locale_that_this_machine_does_not_have_says_what_the_terminal_can_show(lang: str, shown: str) -> None:
+def test_a_missing_locale_still_determines_the_character_set(lang: str, shown: str) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHON"))}
     asked = [sys.executable, "-c", "from zot.ui.terminal.looks import charset; print(charset())"]
     said = subprocess.run(asked, env={**env, "LANG": lang}, capture_output=True, text=True, timeout=60, check=True)
@@ -107,10 +107,10 @@ def test_a_locale_that_this_machine_does_not_have_says_what_the_terminal_can_sho
 
 
 @pytest.mark.parametrize(("encoding", "unicode"), [("utf-8", True), ("ascii", False), ("iso8859-1", False)])
-def test_what_a_locale_cannot_show_is_not_drawn(encoding: str, *, unicode: bool) -> None:
+def test_characters_a_locale_cannot_show_are_not_drawn(encoding: str, *, unicode: bool) -> None:
     assert look_for({}, encoding).unicode is unicode
 
 
 @pytest.mark.parametrize(("name", "screen"), [("xterm-256color", True), ("dumb", False), ("", False)])
-def test_a_terminal_that_can_do_nothing_but_lines_has_no_screen(name: str, *, screen: bool) -> None:
+def test_a_line_terminal_gets_no_full_screen(name: str, *, screen: bool) -> None:
     assert can_show_screen({"TERM": name}) is screen

@@ -22,7 +22,7 @@ from zot.ui.conversation import Conversation, Home
 from zot.ui.local import LocalHome
 from zot.ui.terminal.plain import PlainTerminal
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 #: Takes its time, opens a panel and closes it.
 SLOW_PANEL = """
 hello("commands", "panels")
@@ -153,7 +153,7 @@ async def test_a_failed_model_call_and_an_escape_sequence(tmp_path: Path) -> Non
         await person.until("all \\x1b[2J good")
 
 
-async def test_control_c_aborts_and_what_was_typed_meanwhile_is_shown_and_not_said(tmp_path: Path) -> None:
+async def test_control_c_aborts_and_text_typed_meanwhile_is_shown_and_not_sent(tmp_path: Path) -> None:
     async with lines(tmp_path) as person:
         await person.until("> ")
         person.type("!slow 1000 0.02")
@@ -168,7 +168,7 @@ async def test_control_c_aborts_and_what_was_typed_meanwhile_is_shown_and_not_sa
         assert await person.until("at once\n> ") == "at once\n> "
 
 
-async def test_what_extensions_want(tmp_path: Path) -> None:
+async def test_every_action_of_extensions_works(tmp_path: Path) -> None:
     player = Extension(tmp_path, "player", PLAYER)
     async with lines(tmp_path, ext=(str(player.directory),)) as person:
         await person.until("> ")
@@ -182,7 +182,7 @@ async def test_what_extensions_want(tmp_path: Path) -> None:
         await person.until("asked by an extension\n> ")
 
 
-async def test_at_a_terminal_what_was_typed_before_a_question_does_not_answer_it(tmp_path: Path) -> None:
+async def test_at_a_terminal_text_typed_before_a_question_does_not_answer_it(tmp_path: Path) -> None:
     script = tmp_path / "asks.lab"
     script.write_text('call bash {"command": "touch it-ran"}\n---\nsay "then not"\n---\nsay "what?"\n')
     async with lines(tmp_path, tty=True, script=str(script), policy=("bash=ask",)) as person:
@@ -195,7 +195,7 @@ async def test_at_a_terminal_what_was_typed_before_a_question_does_not_answer_it
         assert not (tmp_path / "it-ran").exists()
 
 
-async def test_a_question_shows_all_that_would_run(tmp_path: Path) -> None:
+async def test_a_question_shows_everything_that_would_run(tmp_path: Path) -> None:
     long = f"echo {'x' * 300}"
     script = tmp_path / "asks.lab"
     script.write_text(
@@ -214,7 +214,7 @@ async def test_a_question_shows_all_that_would_run(tmp_path: Path) -> None:
         await person.until("over\n> ")
 
 
-async def test_a_path_at_the_beginning_is_no_command(tmp_path: Path) -> None:
+async def test_a_path_at_the_beginning_is_not_a_command(tmp_path: Path) -> None:
     script = tmp_path / "answers.lab"
     script.write_text('say "names of hosts"\n')
     async with lines(tmp_path, script=str(script)) as person:
@@ -224,9 +224,7 @@ async def test_a_path_at_the_beginning_is_no_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tty", [False, True])
-async def test_control_c_at_a_question_takes_it_back_and_the_next_line_is_a_prompt(
-    tmp_path: Path, *, tty: bool
-) -> None:
+async def test_control_c_at_a_question_withdraws_it_and_the_next_line_is_a_prompt(tmp_path: Path, *, tty: bool) -> None:
     async with lines(tmp_path, tty=tty, policy=("bash=ask",)) as person:
         await person.until("> ")
         person.type("!bash touch it-ran")
@@ -258,7 +256,7 @@ async def test_an_abort_that_fails_says_so(tmp_path: Path) -> None:
             await person.until("-- aborted")
 
 
-async def test_an_image_that_is_named_is_sent_along(tmp_path: Path) -> None:
+async def test_a_named_image_is_sent(tmp_path: Path) -> None:
     (tmp_path / "dot.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     async with lines(tmp_path) as person:
         await person.until("> ")
@@ -276,7 +274,7 @@ async def test_an_answer_that_is_cut_off_says_so(tmp_path: Path) -> None:
         await person.until("-- cut off at the model's length limit\n")
 
 
-async def test_a_panel_is_shown_with_its_footer_and_its_closing_and_who_is_waited_for_is_named(tmp_path: Path) -> None:
+async def test_a_panel_is_shown_with_its_footer_and_its_end_and_a_slow_extension_is_named(tmp_path: Path) -> None:
     slow = Extension(tmp_path, "slow", SLOW_PANEL)
     async with lines(tmp_path, ext=(str(slow.directory),)) as person:
         await person.until("> ")
@@ -295,7 +293,7 @@ async def test_a_panel_is_shown_with_its_footer_and_its_closing_and_who_is_waite
         ("!bash echo q", "n(o), until "),
     ],
 )
-async def test_control_d_at_a_question_is_no_answer_and_leaves(tmp_path: Path, asking: str, question: str) -> None:
+async def test_control_d_at_a_question_answers_nothing_and_leaves(tmp_path: Path, asking: str, question: str) -> None:
     async with lines(tmp_path, tty=True, policy=("bash=ask",)) as person:
         await person.until("> ")
         person.type(asking)
@@ -307,7 +305,7 @@ async def test_control_d_at_a_question_is_no_answer_and_leaves(tmp_path: Path, a
         assert person.unread == ""
 
 
-async def test_a_call_that_nobody_decided_about_before_leaving_is_asked_about_again(tmp_path: Path) -> None:
+async def test_an_undecided_call_is_asked_about_again_after_leaving(tmp_path: Path) -> None:
     async with lines(tmp_path, tty=True, session="one", policy=("bash=ask",)) as person:
         await person.until("> ")
         person.type("!bash touch it-ran")
@@ -321,7 +319,7 @@ async def test_a_call_that_nobody_decided_about_before_leaving_is_asked_about_ag
         assert (tmp_path / "it-ran").exists()
 
 
-async def test_who_leaves_when_asked_for_trust_is_asked_nothing_more(tmp_path: Path) -> None:
+async def test_leaving_at_the_trust_question_asks_nothing_more(tmp_path: Path) -> None:
     for name in ("one", "two"):
         Extension(tmp_path / ".zot" / "extensions", name, PLAYER)
     async with lines(tmp_path, tty=True) as person:
@@ -333,7 +331,7 @@ async def test_who_leaves_when_asked_for_trust_is_asked_nothing_more(tmp_path: P
         assert person.unread == "\n"
 
 
-async def test_what_was_typed_before_a_question_is_shown_if_it_is_left_there(tmp_path: Path) -> None:
+async def test_text_typed_before_an_abandoned_question_is_shown(tmp_path: Path) -> None:
     async with lines(tmp_path, tty=True, policy=("bash=ask",)) as person:
         await person.until("> ")
         person.type("!bash echo q\n!echo later")
@@ -343,7 +341,7 @@ async def test_what_was_typed_before_a_question_is_shown_if_it_is_left_there(tmp
 
 
 @pytest.mark.parametrize("asking", ["!script status 400", "/model"])
-async def test_control_c_takes_every_question_back(tmp_path: Path, asking: str) -> None:
+async def test_control_c_withdraws_every_question(tmp_path: Path, asking: str) -> None:
     async with lines(tmp_path, tty=True) as person:
         await person.until("> ")
         person.type(asking)
@@ -354,7 +352,7 @@ async def test_control_c_takes_every_question_back(tmp_path: Path, asking: str) 
         assert await person.until("1\n> ") == "1\n> "
 
 
-async def test_a_call_of_what_is_asked_once_more_is_asked_about_and_another_failure_too(tmp_path: Path) -> None:
+async def test_a_retried_prompt_asks_about_its_calls_and_its_failures_again(tmp_path: Path) -> None:
     script = tmp_path / "fails.lab"
     call = 'call bash {"command": "touch it-ran"}'
     script.write_text(f'status 400\n---\n{call}\n---\nstatus 400\n---\nsay "at last"\n')
@@ -371,7 +369,7 @@ async def test_a_call_of_what_is_asked_once_more_is_asked_about_and_another_fail
         await person.until("at last\n> ")
 
 
-async def test_why_extensions_cannot_be_reloaded_is_said_once(tmp_path: Path) -> None:
+async def test_the_reason_extensions_cannot_be_reloaded_is_printed_once(tmp_path: Path) -> None:
     player = Extension(tmp_path, "player", PLAYER)
     async with lines(tmp_path, ext=(str(player.directory),)) as person:
         await person.until("> ")
@@ -383,7 +381,7 @@ async def test_why_extensions_cannot_be_reloaded_is_said_once(tmp_path: Path) ->
         )
 
 
-async def test_what_goes_on_elsewhere_takes_no_question_back_that_is_about_something_else(tmp_path: Path) -> None:
+async def test_events_elsewhere_withdraw_no_other_question(tmp_path: Path) -> None:
     async with stage(tmp_path) as other:
         await other.sees("ready")
         await other.says("!echo how it began")

@@ -48,7 +48,7 @@ HINT = b"zot: the extra `tui` is missing, so zot prints lines; in a clone of zot
 RESTORED = (b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[?1003l", b"\x1b[?2004l")
 
 
-class Seat:
+class PtyProcess:
     """A program at a terminal, and what it has written there."""
 
     def __init__(self, argv: list[str], cwd: Path, env: dict[str, str], *, errors: int | None = None) -> None:
@@ -107,12 +107,12 @@ class Seat:
 
 
 @contextmanager
-def seat(tmp_path: Path, *argv: str, errors: int | None = None, **env: str) -> Iterator[Seat]:
+def pty_process(tmp_path: Path, *argv: str, errors: int | None = None, **env: str) -> Iterator[PtyProcess]:
     variables = environment(
         {"HOME": str(tmp_path), "ZOT_HOME": str(tmp_path / "home"), "TERM": "xterm-256color", **env}
     )
     program = [sys.executable, *(argv or ("-m", "zot", "--provider", "lab"))]
-    sitting = Seat(program, tmp_path, variables, errors=errors)
+    sitting = PtyProcess(program, tmp_path, variables, errors=errors)
     try:
         yield sitting
     finally:
@@ -120,8 +120,8 @@ def seat(tmp_path: Path, *argv: str, errors: int | None = None, **env: str) -> I
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_leaves_the_terminal_as_it_was(tmp_path: Path, number: signal.Signals) -> None:
-    with seat(tmp_path) as person:
+def test_a_signal_restores_the_terminal(tmp_path: Path, number: signal.Signals) -> None:
+    with pty_process(tmp_path) as person:
         person.until(b"ready")
         assert person.now != person.before
         person.process.send_signal(number)
@@ -140,7 +140,7 @@ def test_a_signal_leaves_the_terminal_as_it_was(tmp_path: Path, number: signal.S
 def test_the_terminal_starts_with_standard_error_in_a_file(
     tmp_path: Path, term: str, ready: bytes, typed: bytes, answer: bytes, leaving: bytes
 ) -> None:
-    with open(tmp_path / "errors", "wb") as file, seat(tmp_path, errors=file.fileno(), TERM=term) as person:
+    with open(tmp_path / "errors", "wb") as file, pty_process(tmp_path, errors=file.fileno(), TERM=term) as person:
         person.until(ready)
         person.type(typed)
         person.until(answer)
@@ -150,10 +150,13 @@ def test_the_terminal_starts_with_standard_error_in_a_file(
     assert (tmp_path / "errors").read_bytes() == b""
 
 
-def test_the_terminal_takes_what_the_original_takes(tmp_path: Path) -> None:
+def test_the_terminal_accepts_the_flags_of_the_original(tmp_path: Path) -> None:
     foreign = ("--with-skills", "--no-yolo", "--list-models")
     program = ("-m", "zot", "--provider", "lab", *foreign, "hello", "there")
-    with open(tmp_path / "errors", "wb") as file, seat(tmp_path, *program, errors=file.fileno(), TERM="dumb") as person:
+    with (
+        open(tmp_path / "errors", "wb") as file,
+        pty_process(tmp_path, *program, errors=file.fileno(), TERM="dumb") as person,
+    ):
         person.until(b"> ")
         person.type(b"!echo said it\n")
         person.until(b"said it\r\n")
@@ -165,8 +168,8 @@ def test_the_terminal_takes_what_the_original_takes(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_typed_while_it_starts_is_all_there(tmp_path: Path) -> None:
-    with seat(tmp_path) as person:
+def test_keys_typed_during_start_up_are_kept(tmp_path: Path) -> None:
+    with pty_process(tmp_path) as person:
         person.until(b"\x1b[?25l")  # From here on the system no longer makes another key of Enter.
         person.type(b"!echo just like k so\r")
         person.until(b"  just like k so")
@@ -174,8 +177,8 @@ def test_what_is_typed_while_it_starts_is_all_there(tmp_path: Path) -> None:
         assert person.end() == 0
 
 
-def test_a_crash_leaves_the_terminal_as_it_was_and_shows_no_secrets(tmp_path: Path) -> None:
-    with seat(tmp_path, "-c", CRASH) as person:
+def test_a_crash_restores_the_terminal_and_shows_no_secrets(tmp_path: Path) -> None:
+    with pty_process(tmp_path, "-c", CRASH) as person:
         assert person.end() == 1
         assert person.now == person.before
         assert [code for code in RESTORED if code not in person.written] == []
@@ -184,8 +187,8 @@ def test_a_crash_leaves_the_terminal_as_it_was_and_shows_no_secrets(tmp_path: Pa
         assert b"sk-secret" not in re.sub(rb'secret = "[^"]*"', b"", shown)
 
 
-def test_a_terminal_that_can_only_do_lines_has_lines(tmp_path: Path) -> None:
-    with seat(tmp_path, TERM="dumb") as person:
+def test_a_line_terminal_gets_line_mode(tmp_path: Path) -> None:
+    with pty_process(tmp_path, TERM="dumb") as person:
         person.until(b"> ")
         person.type(b"!bash echo from a tool\n")
         person.until(b"finished.")
@@ -201,8 +204,8 @@ def test_a_terminal_that_can_only_do_lines_has_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("leaving", [b"/exit\n", b"\x04"])
-def test_lines_too_say_how_to_go_on_and_control_c_at_the_prompt_asks_again(tmp_path: Path, leaving: bytes) -> None:
-    with seat(tmp_path, "-m", "zot", "--provider", "lab", "--session", "one", TERM="dumb") as person:
+def test_line_mode_prints_how_to_resume_and_control_c_at_the_prompt_asks_again(tmp_path: Path, leaving: bytes) -> None:
+    with pty_process(tmp_path, "-m", "zot", "--provider", "lab", "--session", "one", TERM="dumb") as person:
         person.until(b"> ")
         person.type(b"!echo said\n")
         person.until(b"\nsaid\r\n> ")
@@ -213,8 +216,8 @@ def test_lines_too_say_how_to_go_on_and_control_c_at_the_prompt_asks_again(tmp_p
         assert person.written.endswith(b"\r\nTo continue this session: zot --resume one\r\n")
 
 
-def test_lines_say_how_to_go_on_also_if_they_are_left_at_a_question(tmp_path: Path) -> None:
-    with seat(tmp_path, "-m", "zot", "--provider", "lab", "--session", "one", TERM="dumb") as person:
+def test_line_mode_prints_how_to_resume_even_when_left_at_a_question(tmp_path: Path) -> None:
+    with pty_process(tmp_path, "-m", "zot", "--provider", "lab", "--session", "one", TERM="dumb") as person:
         person.until(b"> ")
         person.type(b"!script status 400\n")
         person.until(b"  number, or nothing: ")
@@ -223,8 +226,8 @@ def test_lines_say_how_to_go_on_also_if_they_are_left_at_a_question(tmp_path: Pa
         assert person.written.endswith(b"  number, or nothing: \r\nTo continue this session: zot --resume one\r\n")
 
 
-def test_who_named_a_session_can_begin_another(tmp_path: Path) -> None:
-    with seat(tmp_path, "-m", "zot", "--provider", "lab", "--session", "one", TERM="dumb") as person:
+def test_a_terminal_with_a_named_session_can_begin_another(tmp_path: Path) -> None:
+    with pty_process(tmp_path, "-m", "zot", "--provider", "lab", "--session", "one", TERM="dumb") as person:
         person.until(b"> ")
         person.type(b"!echo into the first\n")
         person.until(b"\ninto the first")
@@ -238,18 +241,18 @@ def test_who_named_a_session_can_begin_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("term", ["dumb", "xterm-256color"])
-def test_a_home_in_which_nothing_can_be_kept_is_told_of(tmp_path: Path, term: str) -> None:
+def test_an_unwritable_home_is_reported(tmp_path: Path, term: str) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "journal.db").symlink_to("journal.db")
-    with seat(tmp_path, TERM=term) as person:
+    with pty_process(tmp_path, TERM=term) as person:
         person.until(b"this session is not recorded: ")
         person.until(b"> " if term == "dumb" else b"ready")
         person.type(b"/exit\r" if term != "dumb" else b"/exit\n")
         assert person.end() == 0
 
 
-def test_without_the_extra_there_are_lines_and_a_hint(tmp_path: Path) -> None:
-    with seat(tmp_path, "-c", BARE, "--provider", "lab", "--policy", "bash=ask") as person:
+def test_without_the_extra_line_mode_starts_with_a_hint(tmp_path: Path) -> None:
+    with pty_process(tmp_path, "-c", BARE, "--provider", "lab", "--policy", "bash=ask") as person:
         person.until(HINT)
         person.until(b"> ")
         person.type(b"!bash echo from a tool\n")
@@ -273,10 +276,8 @@ def test_without_the_extra_there_are_lines_and_a_hint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("words", "term"), [((), "dumb"), ((), ""), (("--plain",), "xterm-256color")])
-def test_who_wants_lines_or_can_have_nothing_else_gets_no_hint(
-    tmp_path: Path, words: tuple[str, ...], term: str
-) -> None:
-    with seat(tmp_path, "-c", BARE, "--provider", "lab", *words, TERM=term) as person:
+def test_line_mode_by_choice_or_necessity_gets_no_hint(tmp_path: Path, words: tuple[str, ...], term: str) -> None:
+    with pty_process(tmp_path, "-c", BARE, "--provider", "lab", *words, TERM=term) as person:
         person.until(b"> ")
         person.type(b"\x04")
         assert person.end() == 0
@@ -284,9 +285,9 @@ def test_who_wants_lines_or_can_have_nothing_else_gets_no_hint(
         assert b"\x1b" not in person.written
 
 
-def test_what_is_streamed_does_not_flicker(tmp_path: Path) -> None:
+def test_streaming_does_not_flicker(tmp_path: Path) -> None:
     deltas, rows = 600, 41  # w0 w1 w2 and so on, in 75 columns.
-    with seat(tmp_path) as person:
+    with pty_process(tmp_path) as person:
         person.until(b"ready")
         person.type(f"!slow {deltas} 0.004\r".encode())
         person.until(b"answering")
@@ -299,11 +300,11 @@ def test_what_is_streamed_does_not_flicker(tmp_path: Path) -> None:
         assert person.end() == 0
 
 
-def test_a_terminal_that_takes_nothing_for_a_while_keeps_nothing_from_going_on(tmp_path: Path) -> None:
+def test_a_stalled_terminal_does_not_stop_the_run(tmp_path: Path) -> None:
     lines = " ".join(f'"line {number} of many\\n\\n"' for number in range(300))
     script = f'pace 3ms ;; say {lines} ;; call bash {{"command": "touch gone-on"}} ;; --- ;; say \'that is all\''
     (tmp_path / "long.lab").write_text(script.replace(" ;; ", "\n"))
-    with seat(tmp_path, "-m", "zot", "--provider", "lab", "--script", "long.lab") as person:
+    with pty_process(tmp_path, "-m", "zot", "--provider", "lab", "--script", "long.lab") as person:
         person.until(b"ready")
         person.type(b"go\r")
         deadline = time.monotonic() + PATIENCE_S
@@ -317,8 +318,8 @@ def test_a_terminal_that_takes_nothing_for_a_while_keeps_nothing_from_going_on(t
         assert person.end() == 0
 
 
-def test_control_z_gives_the_terminal_back_until_somebody_goes_on(tmp_path: Path) -> None:
-    with seat(tmp_path) as person:
+def test_control_z_suspends_and_restores_the_terminal(tmp_path: Path) -> None:
+    with pty_process(tmp_path) as person:
         person.until(b"ready")
         person.type(b"half a thought")
         person.until(b"half a thought")
@@ -339,8 +340,8 @@ def test_control_z_gives_the_terminal_back_until_somebody_goes_on(tmp_path: Path
         assert person.now == person.before
 
 
-def test_a_locale_without_utf_8_is_written_nothing_that_it_cannot_show(tmp_path: Path) -> None:
-    with seat(tmp_path, LC_ALL="C") as person:
+def test_a_locale_without_utf_8_gets_only_characters_it_can_show(tmp_path: Path) -> None:
+    with pty_process(tmp_path, LC_ALL="C") as person:
         person.until(b"ready")
         person.type(b"\xe9\xff")  # No characters, in no way.
         person.type(b"\x15!echo h\xc3\xa9llo \xe4\xbd\xa0\xe5\xa5\xbd e\xcc\x81nd\r")
@@ -354,8 +355,8 @@ def test_a_locale_without_utf_8_is_written_nothing_that_it_cannot_show(tmp_path:
 FORGED = "ev\x1b]0;PWNED\x07\x1b[2Jil\u202ex"
 
 
-def test_the_name_of_a_session_is_shown_for_the_shell_and_cannot_take_the_terminal_over(tmp_path: Path) -> None:
-    with seat(tmp_path, "-m", "zot", "--provider", "lab", "--session", FORGED) as person:
+def test_the_name_of_a_session_is_quoted_for_the_shell_and_cannot_control_the_terminal(tmp_path: Path) -> None:
+    with pty_process(tmp_path, "-m", "zot", "--provider", "lab", "--session", FORGED) as person:
         person.until(b"ready")
         person.type(b"!echo it is kept\r")
         person.until(b"  it is kept")
@@ -369,22 +370,18 @@ def test_the_name_of_a_session_is_shown_for_the_shell_and_cannot_take_the_termin
 
 
 @pytest.mark.parametrize("words", [(), ("--plain",)])
-def test_a_session_that_there_is_not_is_answered_with_what_the_shell_can_do(
-    tmp_path: Path, words: tuple[str, ...]
-) -> None:
-    with seat(tmp_path, "-m", "zot", "--provider", "lab", "--resume", "none", *words) as person:
+def test_an_unknown_session_is_answered_with_shell_commands(tmp_path: Path, words: tuple[str, ...]) -> None:
+    with pty_process(tmp_path, "-m", "zot", "--provider", "lab", "--resume", "none", *words) as person:
         assert person.end() == 1
     said = b"zot: no session matches 'none'; list them with: zot sessions list --all"
     assert said in person.written.replace(b"\r\n", b"")
 
 
 @pytest.mark.parametrize("words", [(), ("--plain",)])
-def test_the_name_of_a_directory_cannot_take_the_terminal_over_when_it_ends(
-    tmp_path: Path, words: tuple[str, ...]
-) -> None:
+def test_the_name_of_a_directory_cannot_control_the_terminal_at_the_end(tmp_path: Path, words: tuple[str, ...]) -> None:
     place = tmp_path / FORGED
     place.mkdir()
-    with seat(place, "-m", "zot", "--provider", "lab", "--continue", *words) as person:
+    with pty_process(place, "-m", "zot", "--provider", "lab", "--continue", *words) as person:
         assert person.end() == 1
     assert rb"ev\x1b]0;PWNED\x07\x1b[2Jil\u202ex to continue" in person.written.replace(b"\r\n", b"")
     assert _raw(person.written) == []

@@ -17,7 +17,7 @@ from zot.ui.local import LocalConversation
 TWO_MODELS = '{"providers": {"lab": {"models": [{"id": "lab-2", "contextWindow": 100000}]}}}'
 
 
-async def test_another_model_can_be_asked_the_same_prompt(tmp_path: Path) -> None:
+async def test_the_same_prompt_can_be_sent_to_another_model(tmp_path: Path) -> None:
     script = tmp_path / "fails.lab"
     script.write_text('status 400\n---\nsay "second try"\n')
     (tmp_path / "home").mkdir()
@@ -35,7 +35,7 @@ async def test_another_model_can_be_asked_the_same_prompt(tmp_path: Path) -> Non
         assert [one.role for one in said] == ["user", "assistant"]
 
 
-async def test_a_failure_can_be_left_as_it_is(tmp_path: Path) -> None:
+async def test_a_failure_can_be_dismissed(tmp_path: Path) -> None:
     script = tmp_path / "fails.lab"
     script.write_text('status 400\n---\nsay "second try"\n')
     async with stage(tmp_path, script=str(script)) as person:
@@ -47,7 +47,7 @@ async def test_a_failure_can_be_left_as_it_is(tmp_path: Path) -> None:
         await person.idle()
 
 
-async def test_a_failure_is_forgotten_when_something_else_succeeds(tmp_path: Path) -> None:
+async def test_a_failure_is_forgotten_when_another_prompt_succeeds(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         for text in ("one", "two", "three"):
@@ -65,7 +65,7 @@ async def test_a_failure_is_forgotten_when_something_else_succeeds(tmp_path: Pat
         assert "Ask again?" not in person.screen
 
 
-async def test_what_is_typed_while_a_model_fails_is_not_taken_for_a_choice(tmp_path: Path) -> None:
+async def test_keys_typed_while_a_model_fails_are_not_taken_for_a_choice(tmp_path: Path) -> None:
     script = tmp_path / "fails.lab"
     script.write_text('status 400\n---\nsay "second try"\n')
     # The pause before a question takes keys is the one that people have.
@@ -81,7 +81,7 @@ async def test_what_is_typed_while_a_model_fails_is_not_taken_for_a_choice(tmp_p
         assert person.app.editor.text == "oh"
 
 
-async def test_a_question_about_a_failure_does_not_go_along_to_another_session(tmp_path: Path) -> None:
+async def test_a_question_about_a_failure_does_not_follow_to_another_session(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         await person.says("!echo of the first")
@@ -97,9 +97,7 @@ async def test_a_question_about_a_failure_does_not_go_along_to_another_session(t
         assert [one.role for one in await person.app.live.conversation.messages()] == ["user", "assistant"]
 
 
-async def test_who_goes_elsewhere_before_a_question_is_asked_is_not_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_switching_sessions_before_a_question_drops_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, known = asyncio.Event(), asyncio.Event()
     models = LocalConversation.models
 
@@ -121,7 +119,7 @@ async def test_who_goes_elsewhere_before_a_question_is_asked_is_not_asked(
         assert "Ask again?" not in person.screen
 
 
-async def test_that_it_is_tried_again_is_shown_once(tmp_path: Path) -> None:
+async def test_a_retry_is_shown_once(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         with logs_as_notes(person.app.terminal.note):

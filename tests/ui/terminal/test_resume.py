@@ -6,9 +6,10 @@ from pathlib import Path
 
 from ui.terminal.stage import stage
 from zot.messages import text_of
+from zot.ui.terminal.questions import Question
 
 
-async def test_a_question_waits_for_whoever_opens_the_session_next(tmp_path: Path) -> None:
+async def test_a_question_waits_for_the_next_terminal_that_opens_the_session(tmp_path: Path) -> None:
     async with stage(tmp_path, policy=("bash=ask",)) as person:
         await person.sees("ready")
         session = (await person.app.live.conversation.state()).session
@@ -24,7 +25,17 @@ async def test_a_question_waits_for_whoever_opens_the_session_next(tmp_path: Pat
     assert (tmp_path / "log").read_text() == "decided\n"
 
 
-async def test_what_was_thought_is_folded_as_it_was_when_it_was_thought(tmp_path: Path) -> None:
+async def test_a_question_takes_the_keys_without_failing_while_its_screen_closes(tmp_path: Path) -> None:
+    async with stage(tmp_path, policy=("bash=ask",)) as person:
+        await person.sees("ready")
+        await person.says("!bash echo decided >> log")
+        await person.sees("bash wants to run; may it?")
+        question = person.app.screen.query_one(Question)
+        await question.query_children("*").remove()  # A closing screen removes the inner widgets first.
+        question.listen()
+
+
+async def test_thoughts_of_a_resumed_session_are_folded_as_before(tmp_path: Path) -> None:
     script = tmp_path / "thinks.lab"
     script.write_text('think "Look at the sky."\nsay "It is blue."\n---\nsay "At once."\n')
     async with stage(tmp_path, script=str(script)) as person:
@@ -45,7 +56,7 @@ async def test_what_was_thought_is_folded_as_it_was_when_it_was_thought(tmp_path
         await person.sees("Look at the sky.")
 
 
-async def test_a_long_prompt_of_an_earlier_time_is_no_trap_for_who_goes_back(tmp_path: Path) -> None:
+async def test_a_long_recalled_prompt_does_not_trap_the_cursor(tmp_path: Path) -> None:
     long = "!echo " + "\n".join(f"line {number}" for number in range(3000))
     async with stage(tmp_path) as person:
         await person.sees("ready")
@@ -66,7 +77,7 @@ async def test_a_long_prompt_of_an_earlier_time_is_no_trap_for_who_goes_back(tmp
         assert said == ["!echo first", long, long]
 
 
-async def test_how_answers_ended_is_seen_as_it_was_when_they_did(tmp_path: Path) -> None:
+async def test_the_ends_of_answers_are_shown_again_after_a_resume(tmp_path: Path) -> None:
     async with stage(tmp_path, size=(100, 60)) as person:
         await person.sees("ready")
         session = (await person.app.live.conversation.state()).session
@@ -125,7 +136,7 @@ def _above(screen: str) -> str:
     return screen.partition("───")[0]
 
 
-async def test_a_session_in_which_nothing_was_said_is_not_kept(tmp_path: Path) -> None:
+async def test_a_session_without_messages_is_not_kept(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         home = person.home

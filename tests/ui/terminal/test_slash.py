@@ -82,7 +82,7 @@ async def test_a_rewind_shows_the_files_that_would_change_and_asks_first(tmp_pat
         await person.sees("there is no compaction to undo")
 
 
-async def test_nothing_is_made_that_cannot_be_gone_to_while_something_runs(tmp_path: Path) -> None:
+async def test_no_session_is_made_that_cannot_be_opened_during_a_run(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         await person.says("!echo one")
@@ -97,7 +97,7 @@ async def test_nothing_is_made_that_cannot_be_gone_to_while_something_runs(tmp_p
         assert len(await person.home.sessions()) == 1
 
 
-async def test_commands_that_are_typed_before_the_session_is_open_wait_for_it(tmp_path: Path) -> None:
+async def test_commands_typed_before_the_session_is_open_wait_for_it(tmp_path: Path) -> None:
     may_open = asyncio.Event()
     async with stage(tmp_path, may_open=may_open) as person:
         await person.sees("starting")
@@ -114,7 +114,7 @@ async def test_commands_that_are_typed_before_the_session_is_open_wait_for_it(tm
         assert "not open yet" not in person.screen
 
 
-async def test_to_leave_needs_no_session(tmp_path: Path) -> None:
+async def test_leaving_needs_no_session(tmp_path: Path) -> None:
     async with stage(tmp_path, may_open=asyncio.Event()) as person:
         await person.sees("starting")
         await person.until(lambda: person.app.composer.queue.is_attached, "that all of the screen is there")
@@ -122,7 +122,7 @@ async def test_to_leave_needs_no_session(tmp_path: Path) -> None:
         await person.until(lambda: person.app.return_value == 0)
 
 
-async def test_what_is_exported_twice_is_in_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_second_export_gets_a_second_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     async with stage(tmp_path) as person:
         await person.sees("ready")
@@ -135,7 +135,9 @@ async def test_what_is_exported_twice_is_in_two_files(tmp_path: Path, monkeypatc
                 await person.until((tmp_path / f"{name}{suffix}").exists)
 
 
-async def test_what_a_command_cannot_do_is_a_note_and_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_command_is_a_note_and_does_not_end_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = tmp_path / "gone"
     place.mkdir()
     monkeypatch.chdir(place)
@@ -158,7 +160,7 @@ async def test_what_a_command_cannot_do_is_a_note_and_no_end(tmp_path: Path, mon
         await person.sees("exported the conversation to")
 
 
-async def test_an_answer_by_the_way_is_shown_to_go_on_and_aborted_with_escape(tmp_path: Path) -> None:
+async def test_a_side_answer_is_shown_while_it_streams_and_aborted_with_escape(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         await person.says("/btw !slow 6000 0.1")
@@ -174,7 +176,7 @@ async def test_an_answer_by_the_way_is_shown_to_go_on_and_aborted_with_escape(tm
         await person.sees("ready")
 
 
-async def test_commands_about_the_model_and_what_was_said(tmp_path: Path) -> None:
+async def test_commands_about_the_model_and_the_messages(tmp_path: Path) -> None:
     async with stage(tmp_path, size=(110, 60)) as person:
         await person.sees("ready")
         await _talked(person)
@@ -239,7 +241,7 @@ async def _talked(person: Stage) -> None:
         await person.idle()
 
 
-async def test_keys_are_stored_only_if_the_service_takes_them_and_are_not_shown(tmp_path: Path) -> None:
+async def test_keys_are_stored_only_if_the_service_accepts_them_and_are_not_shown(tmp_path: Path) -> None:
     async with stage(tmp_path, size=(110, 40)) as person:
         await person.sees("ready")
         await person.says("/login nonsense")
@@ -258,7 +260,7 @@ async def test_keys_are_stored_only_if_the_service_takes_them_and_are_not_shown(
         await person.sees("nothing is stored for deepseek")
 
 
-async def test_what_is_typed_is_completed_remembered_and_folded(tmp_path: Path) -> None:
+async def test_typed_text_is_completed_remembered_and_folded(tmp_path: Path) -> None:
     (tmp_path / "some_file.py").touch()
     async with stage(tmp_path) as person:
         await person.sees("ready")
@@ -289,7 +291,7 @@ async def test_what_is_typed_is_completed_remembered_and_folded(tmp_path: Path) 
         await person.until(lambda: any(entry.text == said for entry in person.app.transcript.entries))
 
 
-async def test_files_with_blanks_and_files_elsewhere_are_completed(tmp_path: Path) -> None:
+async def test_files_with_blanks_and_files_in_other_directories_are_completed(tmp_path: Path) -> None:
     (tmp_path / "my picture.png").write_bytes(b"png")
     (tmp_path / "a place").mkdir()
     (tmp_path / "a place" / "other.txt").touch()
@@ -319,7 +321,7 @@ async def test_files_with_blanks_and_files_elsewhere_are_completed(tmp_path: Pat
         assert not editor.offers
 
 
-async def test_a_link_that_leads_to_itself_is_offered_like_any_file(tmp_path: Path) -> None:
+async def test_a_link_to_itself_is_offered_like_any_file(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     async with stage(tmp_path) as person:
         await person.sees("ready")

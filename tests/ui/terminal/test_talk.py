@@ -18,7 +18,7 @@ from zot.ui.terminal.composer import Completion, Composer, Offers
 HELD = """!script call bash {"command": "while ! [ -e go ]; do sleep 0.02; done"} ;; --- ;; say "released" """
 
 
-async def test_what_the_model_says_is_shown_as_markdown_and_the_status_tells_what_it_used(tmp_path: Path) -> None:
+async def test_model_output_is_shown_as_markdown_and_the_status_shows_usage(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         await person.says('!script say "# Title\\n\\nSome `code` and\\n\\n- one\\n- two" ;; usage input=50000 output=5')
@@ -29,7 +29,7 @@ async def test_what_the_model_says_is_shown_as_markdown_and_the_status_tells_wha
         assert "lab-1 · 25% of 200k · $0.0000" in rows[-1]
 
 
-async def test_escape_aborts_and_gives_back_what_waited(tmp_path: Path) -> None:
+async def test_escape_aborts_and_restores_queued_prompts_to_the_editor(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         await person.says("!slow 1000 0.02")
@@ -46,7 +46,7 @@ async def test_escape_aborts_and_gives_back_what_waited(tmp_path: Path) -> None:
         assert person.app.editor.text == "first of those that wait\n\nsecond"
 
 
-async def test_escape_aborts_and_gives_back_what_was_to_steer(tmp_path: Path) -> None:
+async def test_escape_aborts_and_restores_steering_messages_to_the_editor(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         await person.says("!slow 1000 0.02")
@@ -61,7 +61,7 @@ async def test_escape_aborts_and_gives_back_what_was_to_steer(tmp_path: Path) ->
         assert [message.role for message in await person.app.live.conversation.messages()] == ["user", "assistant"]
 
 
-async def test_what_waits_is_said_when_the_run_is_over_and_can_be_removed(tmp_path: Path) -> None:
+async def test_a_queued_prompt_is_sent_after_the_run_and_can_be_removed(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         await person.says(HELD)
@@ -75,7 +75,7 @@ async def test_what_waits_is_said_when_the_run_is_over_and_can_be_removed(tmp_pa
         assert "never said" not in person.screen
 
 
-async def test_of_two_things_that_are_waited_for_the_one_is_shown_that_is_not_over(tmp_path: Path) -> None:
+async def test_of_two_waits_the_unfinished_one_is_shown(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         first, second = person.app.terminal.busy("the first thing"), person.app.terminal.busy("the second thing")
@@ -102,7 +102,7 @@ async def test_steering_reaches_the_running_prompt(tmp_path: Path) -> None:
         assert "steering:" not in person.screen
 
 
-async def test_what_is_to_steer_can_be_changed_and_removed_until_it_is_said(tmp_path: Path) -> None:
+async def test_a_steering_message_can_be_changed_and_removed_until_it_is_sent(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         await person.says(HELD)
@@ -124,7 +124,7 @@ async def test_what_is_to_steer_can_be_changed_and_removed_until_it_is_said(tmp_
         assert said == [HELD, "!echo to the left hand"]
 
 
-async def test_what_has_been_said_already_cannot_be_taken_back(tmp_path: Path) -> None:
+async def test_a_sent_message_cannot_be_withdrawn(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         await person.says(HELD)
@@ -153,7 +153,7 @@ async def test_control_c_twice_leaves_and_once_does_not(tmp_path: Path) -> None:
         await person.until(lambda: person.app.return_value == 0)
 
 
-async def test_what_is_written_after_control_c_is_cleared_by_the_next_one_which_does_not_leave(tmp_path: Path) -> None:
+async def test_text_typed_after_control_c_is_cleared_by_the_next_one_which_does_not_leave(tmp_path: Path) -> None:
     async with stage(tmp_path, clock=lambda: 0.0) as person:
         await person.sees("ready")
         await person.pilot.press("ctrl+c", "n", "e", "w", "ctrl+c")
@@ -168,7 +168,7 @@ async def test_what_is_written_after_control_c_is_cleared_by_the_next_one_which_
         await person.until(lambda: person.app.return_value == 0)
 
 
-async def test_what_is_selected_is_copied(tmp_path: Path) -> None:
+async def test_the_selection_is_copied(tmp_path: Path) -> None:
     async with stage(tmp_path, size=(60, 20)) as person:
         await person.sees("ready")
         await person.says("!echo Hello brave new world")
@@ -199,7 +199,7 @@ async def test_new_lines_are_written_in_several_ways_and_an_empty_editor_can_be_
         await person.until(lambda: person.app.return_value == 0)
 
 
-async def test_what_is_answered_in_lines_is_shown_in_lines(tmp_path: Path) -> None:
+async def test_line_breaks_of_an_answer_are_kept(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         await person.says('!script say "a list\\n  of lines\\nwithout marks"')
@@ -218,7 +218,7 @@ async def test_a_carriage_return_in_an_answer_hides_nothing(tmp_path: Path) -> N
         assert rows[1:3] == ["before", "after"]
 
 
-async def test_what_is_typed_goes_to_the_editor_wherever_the_focus_is(tmp_path: Path) -> None:
+async def test_typing_goes_to_the_editor_wherever_the_focus_is(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         await person.pilot.press("a", "tab", "b", "shift+tab")
@@ -246,7 +246,7 @@ async def test_control_characters_that_are_pasted_become_text(tmp_path: Path) ->
         await person.until(lambda: person.app.editor.text == "a\\x07\\x9bb\n\tc\\x1b")
 
 
-async def test_nothing_that_others_wrote_reaches_the_terminal_raw_through_the_editor(tmp_path: Path) -> None:
+async def test_no_foreign_text_reaches_the_terminal_raw_through_the_editor(tmp_path: Path) -> None:
     raw, shown = "\x1b]0;owned\x07 \u202eback\r\n\tend", "\\x1b]0;owned\\x07 \\u202eback\n\tend"
     async with stage(tmp_path) as person:
         await person.sees("ready")
@@ -265,14 +265,14 @@ async def test_nothing_that_others_wrote_reaches_the_terminal_raw_through_the_ed
         await person.until(lambda: editor.text == shown)
 
 
-async def test_what_an_extension_says_of_its_commands_is_one_clean_line_of_the_offers(tmp_path: Path) -> None:
+async def test_an_extension_s_description_of_its_commands_is_one_clean_line(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
         person.app.query_one(Offers).show("/ze", [Completion("/zeal ", "a \x1b]0;owned\x07b\n\u202ec \x07")])
         await person.sees("/zeal   a b \\u202ec \\x07")
 
 
-async def test_a_long_list_of_offers_says_how_many_more_there_are(tmp_path: Path) -> None:
+async def test_a_long_list_of_offers_counts_the_hidden_ones(tmp_path: Path) -> None:
     async with stage(tmp_path, size=(40, 10)) as person:
         await person.sees("ready")
         await person.pilot.press("/")

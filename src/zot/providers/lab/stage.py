@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
@@ -286,11 +288,10 @@ class LabService:
         return _Route(vendor, "model", unquote(found[1]))
 
     def _responses_api(self) -> LabApi:
-        # Imported lazily: one API is enough for most clients.
-        from zot.providers.lab.openai_responses import Responses, ResponsesApi
-
-        self._responses = self._responses or Responses()
-        return ResponsesApi(self._responses)
+        module = _api("openai_responses")
+        self._responses = self._responses or module.Responses()
+        made: LabApi = module.ResponsesApi(self._responses)
+        return made
 
     def _reply(
         self, api: LabApi, headers: Mapping[str, str], body: bytes, common: Mapping[str, str], notes: _Notes
@@ -337,21 +338,23 @@ def _vendor(path: str, query: str, headers: Mapping[str, str]) -> LabApi:
 
 
 def _gemini() -> type[GeminiApi]:
-    from zot.providers.lab.gemini import GeminiApi  # Imported lazily: one API is enough for most clients.
-
-    return GeminiApi
+    made: type[GeminiApi] = _api("gemini").GeminiApi
+    return made
 
 
 def _anthropic() -> LabApi:
-    from zot.providers.lab.anthropic import AnthropicApi  # Imported lazily: one API is enough for most clients.
-
-    return AnthropicApi()
+    made: LabApi = _api("anthropic").AnthropicApi()
+    return made
 
 
 def _chat() -> LabApi:
-    from zot.providers.lab.openai_chat import ChatApi  # Imported lazily: one API is enough for most clients.
+    made: LabApi = _api("openai_chat").ChatApi()
+    return made
 
-    return ChatApi()
+
+def _api(name: str) -> ModuleType:
+    """Return the module of one API, imported on first use: most clients use one."""
+    return import_module(f"zot.providers.lab.{name}")
 
 
 def _whole(body: bytes, common: Mapping[str, str]) -> Plan:

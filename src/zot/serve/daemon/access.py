@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from zot.errors import NoSuchSession, RuntimeBusy, UserError
-from zot.runtime.pool import NewSession, SessionPool
+from zot.runtime.pool import NewSessionSettings, SessionPool
 from zot.serve.daemon.connection import ClientConnection
 from zot.wire.jsonrpc import NOT_OWNED, RpcError
 
@@ -45,13 +45,13 @@ def check_idle(session: Session, what: str) -> None:
         raise RuntimeBusy(f"{what} while a prompt or compact is running; end it first with session/cancel")
 
 
-def check_approval(connection: ClientConnection, session: Session, decision: str) -> None:
-    """Raise RpcError if a client would allow a call of a run that its own token prompted or steered.
+def check_approval(connection: ClientConnection, prompted_by: Collection[str]) -> None:
+    """Raise RpcError if a client would allow a call, or answer for it, of a run that its own token prompted or steered.
 
-    Refusing such a call is always possible. The role `self_approve` lifts this.
+    Refusing is always possible. The role `self_approve` lifts this.
     """
     grant = connection.grant
-    if decision != "reject" and grant.name in session.worker.approvals.prompted_by and not grant.may("self_approve"):
+    if grant.name in prompted_by and not grant.may("self_approve"):
         raise RpcError(
             NOT_OWNED,
             f"the token {grant.name!r} prompted this run and cannot approve its calls: another"
@@ -87,7 +87,7 @@ async def check_name(catalog: SessionCatalog, session_id: str) -> None:
 
 
 async def evict_if_directory_gone(
-    pool: SessionPool, connection: ClientConnection, session_id: str, wanted: NewSession
+    pool: SessionPool, connection: ClientConnection, session_id: str, wanted: NewSessionSettings
 ) -> None:
     """Evict an idle session whose directory is gone if an allowed client wants another directory. Raise UserError."""
     if wanted.cwd is None:

@@ -27,6 +27,7 @@ from zot.serve.daemon.backlog import Backlog, Wire
 from zot.wire import jsonrpc
 from zot.wire.daemon import (
     OPERATOR,
+    QUESTIONS,
     READ_ONLY,
     Dialect,
     Grant,
@@ -136,6 +137,7 @@ class ClientConnection:
         self.is_initialized = False
         self.spelling = Spelling.CAMEL
         self.dialect = Dialect.CAMEL
+        self._answers_questions = False
         self._followed: dict[str, Follower] = {}
         #: Running requests, with their sizes.
         self._tasks: dict[asyncio.Task[None], int] = {}
@@ -198,7 +200,12 @@ class ClientConnection:
         if before is not None:
             feed.leave(before)
         self._followed[session_id] = feed.follow(
-            self._backlog, self.dialect, after, before=before, caught_up=self._finish_if_idle
+            self._backlog,
+            self.dialect,
+            after,
+            before=before,
+            caught_up=self._finish_if_idle,
+            answers=self._answers_questions and self.grant.may("approve"),
         )
 
     def when_sent(self, session_id: str, seq: int, call: Callable[[], None]) -> None:
@@ -277,6 +284,7 @@ class ClientConnection:
             return
         self.spelling = spelling_of(request.params)
         before, self.dialect = self.dialect, dialect_of(self.spelling, result.features)
+        self._answers_questions = QUESTIONS in result.features and self.dialect is Dialect.EVENTS
         self.is_initialized = True
         self.daemon.note(self, request.method, None, None)
         self._answer(request, result)

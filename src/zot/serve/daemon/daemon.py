@@ -1,4 +1,4 @@
-"""Daemon: its clients, its method table and its shutdown."""
+"""Daemon: its parts, its clients, its method table and its shutdown."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import UNSET
 
-from zot.client.endpoint import admits, identify
+from zot.client.endpoint import admits, identify, is_confined
+from zot.config.agents import AgentConfigs
+from zot.config.config import Config
+from zot.config.file import DaemonSettings
+from zot.config.paths import DaemonPaths
 from zot.serve.daemon.audit import Identity, Refusals
 from zot.serve.daemon.connection import ClientConnection
 from zot.serve.daemon.lifecycle import ClientShutdown
@@ -35,8 +40,52 @@ from zot.wire.jsonrpc import NULL, TOO_MANY_CLIENTS, RpcError, encode_error
 from zot.wire.lines import MAX_LINE_BYTES
 
 if TYPE_CHECKING:
-    from zot.serve.daemon.parts import DaemonParts
+    from zot.journal.journal import Journal
+    from zot.runtime.shared import SharedResources
+    from zot.serve.daemon.audit import Audit
     from zot.serve.daemon.sessions import DaemonSessions
+
+
+class DaemonParts:
+    """Shared by the sessions of a daemon. ``flags`` override files."""
+
+    def __init__(
+        self,
+        place: DaemonPaths,
+        agents: AgentConfigs,
+        *,
+        journal: Journal,
+        resources: SharedResources,
+        audit: Audit,
+        flags: Mapping[str, Any],
+    ) -> None:
+        self.place = place
+        self.agents = agents
+        self.journal = journal
+        self.audit = audit
+        self.joinable = False
+        #: Paths that no session may reach; keys of certificates are added.
+        self.private: tuple[str, ...] = place.private
+        self.resources = resources
+        self.own_process = resources.own_process
+        self.flags = flags
+
+    @property
+    def settings(self) -> DaemonSettings:
+        """Settings of the daemon itself."""
+        return self.agents.file.daemon
+
+    def has_rules(self, alias: str) -> bool:
+        """True if an agent has a policy of its own, so that remote clients may use it."""
+        return alias in self.agents.names and bool(self.config(alias, None, None).policy)
+
+    def config(self, alias: str, session_id: str | None, cwd: str | None) -> Config:
+        """Return the settings of an agent's session. Raise NoSuchAgent, ConfigError."""
+        config = self.agents.config(alias, self.flags)
+        journal = self.place.journal or config.journal
+        config = msgspec.structs.replace(config, session=session_id, journal=journal, private=self.private)
+        return config if cwd is None else msgspec.structs.replace(config, cwd=cwd)
+
 
 log = logging.getLogger("zot")
 
@@ -128,6 +177,9 @@ class Daemon:
         who = Identity("unix", uid=peer.uid, pid=peer.pid)
         if not admits(peer):
             self._refuse(who, "uid", f"{peer.label}: this daemon serves uid {os.geteuid()} only")
+            return None
+        if is_confined(peer):
+            self._refuse(who, "sandbox", f"{peer.label}: it is in a sandbox of zot, or has ended")
             return None
         return self.admit(wire, who, peer.label)
 

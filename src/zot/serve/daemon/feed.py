@@ -1,10 +1,14 @@
-"""Fan-out of one session's updates to its clients: replay from the journal, then live."""
+"""Fan-out of one session's updates to its clients: replay from the journal, then live.
+
+`ForeignRunWatcher` adds the rows that other processes write to sessions which clients of this daemon follow.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import sqlite3
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -14,6 +18,8 @@ from zot.errors import AgentError, NoSuchSession
 from zot.events import AgentEvent, ConversationReplaced, Done, PanelOpened
 from zot.journal import queries, replay
 from zot.journal.journal import Journal
+from zot.journal.queries import ChangedSession, changed_since, find, last_seq, owned
+from zot.messages import timestamp
 from zot.panels import OpenPanels
 from zot.runtime.pool import Channel
 from zot.serve.daemon.backlog import Backlog
@@ -23,7 +29,9 @@ from zot.wire.daemon import Dialect
 from zot.wire.updates import Updates
 
 if TYPE_CHECKING:
+    from zot.serve.daemon.daemon import Daemon
     from zot.session.session import Session
+
 
 log = logging.getLogger("zot")
 
@@ -80,8 +88,9 @@ class Follower:
         after: int,
         *,
         caught_up: Callable[[], None] = lambda: None,
+        answers: bool = False,
     ) -> None:
-        """``caught_up`` is called whenever it becomes live."""
+        """``caught_up`` is called whenever it becomes live. ``answers``: its client answers questions of tools."""
         self._feed = feed
         self.backlog = backlog
         self.wire = backlog.wire
@@ -93,6 +102,7 @@ class Follower:
         #: The panels that were open when it was last live.
         self.panels: Mapping[str, PanelOpened] = {}
         self.caught_up = caught_up
+        self.answers = answers
         #: Callbacks, each with the number it waits for.
         self._callbacks: list[tuple[int, Callable[[], None]]] = []
         #: Task of the running replay.
@@ -213,6 +223,11 @@ class SessionFeed(Channel):
         self._panels = OpenPanels()
 
     @property
+    def can_answer(self) -> bool:
+        """True if a follower answers questions."""
+        return any(follower.answers for follower in self._followers)
+
+    @property
     def is_followed(self) -> bool:
         """True if it has followers."""
         return bool(self._followers)
@@ -225,12 +240,14 @@ class SessionFeed(Channel):
         *,
         before: Follower | None = None,
         caught_up: Callable[[], None] = lambda: None,
+        answers: bool = False,
     ) -> Follower:
         """Send a client everything after ``after``; if that is None and the session is loaded, everything from now on.
 
         ``before`` is the client's previous subscription, which has ended.
         """
-        follower = Follower(self, backlog, dialect, self.seq if after is None else after, caught_up=caught_up)
+        begin = self.seq if after is None else after
+        follower = Follower(self, backlog, dialect, begin, caught_up=caught_up, answers=answers)
         if before is not None:
             follower.succeed(before)
         self._followers.add(follower)
@@ -350,3 +367,92 @@ def _grouped(found: Sequence[tuple[int, AgentEvent]]) -> list[tuple[int, list[Ag
         else:
             pieces.append((seq, [event]))
     return pieces
+
+
+#: Interval of checks while any session is followed.
+_CHECK_S = 0.5
+#: Sessions used this recently may have changed since the last check.
+_RECENT_S = 4.0
+
+
+class ForeignRunWatcher:
+    """Polls the journal for rows that other processes add to followed sessions, and notifies their feeds."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._journal = daemon.parts.journal
+        self._elsewhere: set[str] = set()
+        #: Followed sessions that run elsewhere, and those of them whose process was missing at the last check.
+        self._running: set[str] = set()
+        self._missing: set[str] = set()
+        self._unrecoverable: set[str] = set()
+        #: SQLite's data_version at the last check, by connection.
+        self._versions: dict[int, int] = {}
+        #: Wall-clock time of the last check, as in the sessions' records. The clock may be set meanwhile.
+        self._checked = time.time()
+
+    async def run(self) -> None:
+        """Check until cancelled."""
+        while True:
+            await asyncio.sleep(_CHECK_S)
+            since, self._checked = self._checked, time.time()
+            if any(connection.followed for connection in self._daemon.connections):
+                try:
+                    if await self._journal.reading(self._has_changed) or self._running:
+                        await self._check(self._followed(), timestamp(min(since, self._checked) - _RECENT_S))
+                        await self._recover_dead()
+                except AgentError as problem:  # The next check may succeed.
+                    log.debug("the rows of other processes cannot be read: %s", problem)
+
+    def _followed(self) -> Mapping[str, SessionFeed]:
+        """Return the feeds of followed sessions that do not run in this process."""
+        pool = self._daemon.sessions.pool
+        followed = {one for connection in self._daemon.connections for one in connection.followed}
+        running = {one for one in followed if (session := pool.session(one)) is not None and session.worker.busy}
+        return {session_id: self._daemon.sessions.feed(session_id) for session_id in followed - running}
+
+    async def _check(self, feeds: Mapping[str, SessionFeed], since: str) -> None:
+        newest = await self._journal.reading(self._newest, feeds, since)
+        if newest:
+            followed = self._followed()
+            for session_id, (seq, epoch) in newest.items():
+                feed = followed.get(session_id)  # It may run here by now.
+                if feed is not None and feed is feeds[session_id]:
+                    feed.set_epoch(epoch)
+                    feed.on_foreign_rows(seq)
+
+    async def _recover_dead(self) -> None:
+        """Recover sessions whose process died. Needs two checks: an ending process may not have released its lease."""
+        begun = await self._journal.reading(owned) if self._running else ()
+        missing = {one.id for one in begun if one.id in self._running and not self._journal.is_running(one)}
+        for session_id in missing & self._missing - self._unrecoverable:
+            try:
+                await self._daemon.sessions.pool.recover(session_id)
+            except AgentError as problem:
+                log.warning("cannot recover session %r, whose process has died: %s", session_id, problem)
+                self._unrecoverable.add(session_id)
+        self._missing = missing
+        self._unrecoverable &= missing
+
+    def _has_changed(self, connection: sqlite3.Connection) -> bool:
+        """True if the database has changed since this connection's last check."""
+        (version,) = connection.execute("PRAGMA data_version").fetchone()
+        before, self._versions[id(connection)] = self._versions.get(id(connection)), version
+        return bool(before != version)
+
+    def _newest(
+        self, connection: sqlite3.Connection, feeds: Mapping[str, SessionFeed], since: str
+    ) -> dict[str, tuple[int, int]]:
+        """Return the newest row and the epoch of the followed sessions with rows that were not sent here."""
+        found = changed_since(connection, since)
+        ahead = {one.id for one in found if one.id in feeds and _is_new_to(feeds[one.id], one)}
+        over = self._elsewhere.difference(one.id for one in found).intersection(feeds)
+        self._elsewhere = {one.id for one in found if one.is_run}
+        self._running = self._elsewhere.intersection(feeds)
+        sessions = (find(connection, session_id) for session_id in ahead | over)
+        return {one.id: (last_seq(connection, one.number), one.epoch) for one in sessions if one is not None}
+
+
+def _is_new_to(feed: SessionFeed, found: ChangedSession) -> bool:
+    """True if a session has rows that were not sent here, or is a new one of the same id."""
+    return found.last_seq > feed.seq or feed.epoch not in (0, found.epoch)

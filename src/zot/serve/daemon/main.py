@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from zot.config.agents import AgentConfigs
+from zot.config.agents import AgentConfigs, daemon_journal
 from zot.config.paths import DaemonPaths
 from zot.errors import ConfigError, StoreFailed
 from zot.journal.journal import Journal
@@ -20,14 +20,13 @@ from zot.runtime.shared import SharedResources
 from zot.serve.daemon.claim import Claim, hand_over
 from zot.serve.daemon.lifecycle import BackgroundTasks, Notifier
 from zot.serve.daemon.logs import LogFile, LogHandler
-from zot.serve.daemon.parts import DaemonParts, journal_of
 from zot.serve.daemon.sockets import LocalWire, keep_socket, listen
 from zot.serve.stdio import leave
 from zot.text import printable
 
 if TYPE_CHECKING:
     from zot.config.file import Tls
-    from zot.serve.daemon.daemon import Daemon
+    from zot.serve.daemon.daemon import Daemon, DaemonParts
     from zot.serve.web import Listening
 
 log = logging.getLogger("zot")
@@ -96,12 +95,12 @@ async def _open_daemon(
 ) -> Daemon:
     """Open the journal and create the daemon."""
     loop = asyncio.get_running_loop()
-    opening = loop.create_task(Journal.open(journal_of(place, agents)), name="zot journal")
+    opening = loop.create_task(Journal.open(daemon_journal(place, agents)), name="zot journal")
     try:
         await asyncio.sleep(0)
         # Imported lazily: while the disk is at work.
         from zot.serve.daemon.audit import Audit
-        from zot.serve.daemon.daemon import Daemon
+        from zot.serve.daemon.daemon import Daemon, DaemonParts
 
         audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=loop.call_soon)
         resources = SharedResources(own_process=True, serves_many=True)
@@ -165,11 +164,7 @@ async def _stopped(daemon: Daemon, claim: Claim, notifier: Notifier, web: Sequen
 async def _preload(daemon: Daemon, provider: str) -> None:
     """Import the modules that requests need; later no descriptor may be left for it."""
     await asyncio.sleep(_LOAD_S)
-    assert daemon.sessions  # Imports the handlers of all methods.
-    from zot.runtime.open import preload  # Imported lazily: clients that wait for the daemon come first.
-
-    await preload(provider)
-    __import__("zot.extensions.manager")  # A daemon's sessions can load extensions at any time.
+    await daemon.sessions.preload(provider)
 
 
 async def _warn_of_unusable_agents(daemon: Daemon, parts: DaemonParts) -> None:
@@ -219,15 +214,13 @@ async def _listen_elsewhere(
         claim.close_others()
         return True
     await asyncio.to_thread(import_module, "zot.serve.web")
-    # Imported lazily: an extra.
-    from zot.serve.web import listen as listen_at
-    from zot.serve.web import matching
+    from zot.serve import web as web_server  # Imported lazily: an extra.
 
     try:
-        claim.close_others(but=await matching(claim.others, [url for url, _ in listens]))
+        claim.close_others(but=await web_server.matching(claim.others, [url for url, _ in listens]))
         for url, tls in listens:
             daemon.parts.private += () if tls is None else tls.files
-            web.append(await listen_at(daemon, url, tls=tls, inherited=claim.others))
+            web.append(await web_server.listen(daemon, url, tls=tls, inherited=claim.others))
     except ConfigError as problem:
         log.critical("%s", problem)
         daemon.stop()

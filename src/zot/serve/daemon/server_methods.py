@@ -12,6 +12,7 @@ import msgspec
 
 from zot.errors import AgentError, UserError
 from zot.messages import timestamp
+from zot.serve.daemon.audit import AuditEntry, recent
 from zot.serve.daemon.catalog import CatalogMethods
 from zot.serve.daemon.connection import AnswerThen, ClientConnection, Handler, SlowAnswer
 from zot.serve.daemon.metrics import rss_bytes
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 #: Limit for a check.
 _WITHIN_S = 5.0
+_AUDIT_LINES, _MAX_AUDIT_LINES = 50, 500
 
 
 class HealthCheck:
@@ -84,6 +86,7 @@ class ServerMethods:
             "agents/status": self._agents,
             "tui/list": self._clients,
             "cost/query": self._costs,
+            "audit/recent": self._audit,
             "logs/subscribe": self._subscribe,
             "config/list": self._entries,
             "config/sections": self._sections,
@@ -179,6 +182,14 @@ class ServerMethods:
         span = Span(asked.since, asked.until)
         return await self._sessions.catalog.spent(span, agent=asked.agent, only=connection.grant.sessions)
 
+    async def _audit(self, connection: ClientConnection, asked: daemon_types.RecentAudit) -> daemon_types.AuditLines:
+        del connection
+        limit = _AUDIT_LINES if asked.limit is None else min(asked.limit, _MAX_AUDIT_LINES)
+        audit = self._daemon.parts.audit
+        audit.flush()
+        found = await asyncio.to_thread(recent, audit.path, limit)
+        return daemon_types.AuditLines(tuple(_audit_line(entry) for entry in found))
+
     async def _subscribe(self, connection: ClientConnection, asked: daemon_types.Nothing) -> AnswerThen:
         return AnswerThen(daemon_types.Subscribed(), lambda: self._daemon.log_feed.subscribe(connection.wire))
 
@@ -238,6 +249,12 @@ def _check_run(request: Request) -> None:
         raise UserError(str(problem)) from None
     if (request.type or "run") != "run":
         raise UserError(f"type: a {request.type!r} needs no daemon; only a 'run' is answered here")
+
+
+def _audit_line(entry: AuditEntry) -> daemon_types.AuditLine:
+    known = {name: value for name, value in msgspec.structs.asdict(entry).items() if value is not None}
+    del known["prev"]
+    return daemon_types.AuditLine(**known)
 
 
 def _ram() -> int:

@@ -22,7 +22,7 @@ from zot.events import (
 from zot.files import read_content
 from zot.messages import ZERO, ImageBlock
 from zot.run_summary import RunSummary
-from zot.runtime.pool import NewSession, SessionPool
+from zot.runtime.pool import NewSessionSettings, SessionPool
 from zot.serve.daemon.access import (
     check_approval,
     check_idle,
@@ -249,6 +249,7 @@ class SessionMethods:
             "session/take_back": self._take_back,
             "session/cancel": self._cancel,
             "session/approve": self._approve,
+            "session/answer": self._answer,
             "session/attach": self._attach,
             "session/detach": self._detach,
             "session/close": self._close,
@@ -266,7 +267,7 @@ class SessionMethods:
     # Open, attach, close.
 
     async def _new(self, connection: ClientConnection, asked: daemon_types.New) -> AnswerThen:
-        wanted = NewSession(asked.agent_alias, asked.cwd, guarded=not connection.is_local)
+        wanted = NewSessionSettings(asked.agent_alias, asked.cwd, guarded=not connection.is_local)
         session_id = asked.session_id or new_session_id()
         await check_name(self._catalog, session_id)
         await evict_if_directory_gone(self._pool, connection, session_id, wanted)
@@ -275,7 +276,9 @@ class SessionMethods:
                 return await self._opened(connection, session_id, wanted)
         return await self._opened(connection, session_id, wanted)
 
-    async def _opened(self, connection: ClientConnection, session_id: str, wanted: NewSession | None) -> AnswerThen:
+    async def _opened(
+        self, connection: ClientConnection, session_id: str, wanted: NewSessionSettings | None
+    ) -> AnswerThen:
         # Looking at an existing session must not evict another one.
         async with self._pool.use(session_id, wanted, looks=wanted is None) as session:
             if wanted is not None and session.agent.name not in ("", wanted.agent):
@@ -291,7 +294,7 @@ class SessionMethods:
                 last_seq=seq,
                 epoch=epoch,
             )
-            after = await self._start_after(session_id, seq, session.approvals.pending)
+            after = await self._start_after(session_id, seq, self._asked(session_id, session.approvals.pending))
         return AnswerThen(opened, lambda: connection.follow(session_id, after))
 
     async def _attach(self, connection: ClientConnection, asked: daemon_types.Attach) -> AnswerThen:
@@ -299,7 +302,7 @@ class SessionMethods:
         await self._recover(session_id)
         seq, epoch = await self._position(connection, session_id)
         status, question = await self._activity(session_id)
-        beginning = await self._start_after(session_id, seq, question)
+        beginning = await self._start_after(session_id, seq, self._asked(session_id, question))
         after = beginning if asked.after is None else min(asked.after, seq)
         asked_seq = beginning + 1 if beginning < seq else daemon_types.ABSENT
         wants_events = connection.dialect is Dialect.EVENTS
@@ -392,9 +395,15 @@ class SessionMethods:
         is_here = session is not None and session.worker.busy
         return status_of(question, busy=is_here or is_elsewhere), question
 
-    async def _start_after(self, session_id: str, seq: int, pending: ApprovalRequest | None) -> int:
-        """Return the number after which a new follower starts: a pending approval request is sent again."""
-        at = 0 if pending is None else await self._catalog.approval_row(session_id, pending.id)
+    def _asked(self, session_id: str, pending: ApprovalRequest | None) -> list[str]:
+        """Return the ids of the open approval request and questions of a session, oldest first."""
+        session = self._pool.session(session_id)
+        questions = () if session is None else session.worker.open_questions
+        return [request.id for request in (pending, *questions) if request is not None]
+
+    async def _start_after(self, session_id: str, seq: int, asked: Sequence[str]) -> int:
+        """Return the number after which a new follower starts: what was ``asked`` and is open is sent again."""
+        at = await self._catalog.request_row(session_id, asked[0]) if asked else 0
         return min(seq, at - 1) if at else seq
 
     async def _position(self, connection: ClientConnection, session_id: str) -> tuple[int, int]:
@@ -475,9 +484,19 @@ class SessionMethods:
         async with use_session(self._pool, connection, asked.session_id) as session:
             if session.approvals.pending is None:
                 await self._catalog.journal.check_elsewhere(asked.session_id)
-            check_approval(connection, session, asked.verdict)
+            if asked.verdict != "reject":
+                check_approval(connection, session.approvals.prompted_by)
             session.approvals.answer(asked.request_id, asked.verdict, by=connection.label)
         return daemon_types.Approved(asked.session_id, asked.request_id)
+
+    async def _answer(
+        self, connection: ClientConnection, asked: daemon_types.AnswerQuestion
+    ) -> daemon_types.QuestionAnswered:
+        async with use_session(self._pool, connection, asked.session_id) as session:
+            if asked.action == "accept":
+                check_approval(connection, session.worker.questions.prompted_by(asked.request_id))
+            session.worker.questions.answer(asked.request_id, asked.action, asked.content, by=connection.label)
+        return daemon_types.QuestionAnswered(asked.session_id, asked.request_id)
 
     # Conversation and remembered approvals.
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from zot.config.config import DEFAULT_AGENT, OF_PROVIDER, RECORDED, Overrides, resumed
@@ -18,14 +19,13 @@ from zot.events import ApprovalRequest, Done
 from zot.messages import timestamp
 from zot.providers.models import Model
 from zot.runtime.check import check, working_directory
-from zot.runtime.open import HOSTED, OpenRequest, open_session, open_unrecorded
-from zot.runtime.pool import NewSession, SessionPool
+from zot.runtime.open import HOSTED, OpenRequest, open_session, open_unrecorded, preload
+from zot.runtime.pool import NewSessionSettings, SessionPool
 from zot.runtime.providers import EarlierProviders, models_of
 from zot.runtime.toolbox import warn_without_sandbox
 from zot.serve.daemon.catalog import SessionCatalog
-from zot.serve.daemon.feed import RecordedEvents, SessionFeed
+from zot.serve.daemon.feed import ForeignRunWatcher, RecordedEvents, SessionFeed
 from zot.serve.daemon.server_methods import make_handlers
-from zot.serve.daemon.watch import ForeignRunWatcher
 from zot.serve.host.requests import RequestAnswered, RequestServer
 from zot.session.history import Batch, Subscriber
 from zot.session.recovery import recover_unusable
@@ -35,8 +35,7 @@ from zot.store import Configured
 
 if TYPE_CHECKING:
     from zot.runtime.idempotency import IdempotentRequest
-    from zot.serve.daemon.daemon import Daemon
-    from zot.serve.daemon.parts import DaemonParts
+    from zot.serve.daemon.daemon import Daemon, DaemonParts
     from zot.session.session import Session
     from zot.wire.host import Request
 
@@ -68,6 +67,11 @@ class DaemonSessions:
         self.watch = ForeignRunWatcher(daemon)
         self._host_requests = RequestServer(self.opener.opening_for_host)
         self.server_methods, self.handlers = make_handlers(daemon, self)
+
+    async def preload(self, provider: str) -> None:
+        """Import the modules that the first run needs: the HTTP client, and extensions, which can come at any time."""
+        await preload(provider)
+        import_module("zot.extensions.manager")
 
     def feed(self, session_id: str) -> SessionFeed:
         """Return the feed of a session's updates."""
@@ -161,7 +165,7 @@ class SessionOpener:
         #: Sessions with choices by a client, which flags must not undo when they are loaded again.
         self._chosen: set[str] = set()
 
-    async def opening(self, session_id: str, wanted: NewSession | None) -> Session:
+    async def opening(self, session_id: str, wanted: NewSessionSettings | None) -> Session:
         """Load a session, or create it as ``wanted``. Raise NoSuchSession if it does not exist and none is wanted."""
         request = self._request(session_id, wanted)
         try:
@@ -178,7 +182,9 @@ class SessionOpener:
             raise
         return session
 
-    def _request(self, session_id: str, wanted: NewSession | None, recorded: Configured | None = None) -> OpenRequest:
+    def _request(
+        self, session_id: str, wanted: NewSessionSettings | None, recorded: Configured | None = None
+    ) -> OpenRequest:
         """Return the request for a session: a new one as ``wanted``, or one that exists with ``recorded`` settings.
 
         Raise NoSuchAgent, or UserError if another agent than the recorded one is wanted.
@@ -277,7 +283,7 @@ class SessionOpener:
         return Overrides(frozenset(self._parts.flags.keys() - (_CHOSEN if session_id in self._chosen else ())))
 
 
-def _alias(recorded: Configured | None, wanted: NewSession | None, session_id: str) -> str:
+def _alias(recorded: Configured | None, wanted: NewSessionSettings | None, session_id: str) -> str:
     """Return the agent of a session. Raise UserError if another one is wanted."""
     if recorded is None:
         return DEFAULT_AGENT if wanted is None else wanted.agent

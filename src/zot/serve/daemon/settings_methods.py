@@ -149,12 +149,22 @@ class ExtensionMethods:
     def table(self) -> Mapping[str, Handler]:
         """Handlers by method."""
         return {
+            "session/extensions": self._extensions,
             "session/commands": self._commands,
             "session/run_command": self._run_command,
             "session/panel_key": self._panel_key,
             "session/panel_close": self._panel_close,
             "session/dismiss": self._dismiss,
         }
+
+    async def _extensions(self, connection: ClientConnection, asked: OfSession) -> daemon_types.ExtensionEntries:
+        del connection
+        async with self._pool.use(asked.session_id, looks=True) as session:
+            found = session.extensions.listed()
+        entries = (
+            daemon_types.ExtensionEntry(one.name, one.state, one.problem, one.tools, one.commands) for one in found
+        )
+        return daemon_types.ExtensionEntries(asked.session_id, tuple(entries))
 
     async def _commands(self, connection: ClientConnection, asked: OfSession) -> SlowAnswer:
         del connection

@@ -1,4 +1,4 @@
-"""Spending of all sessions: model calls in a period, added up by model and agent."""
+"""Spending of all sessions: model calls in a period, added up by model, agent and day."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import msgspec
 
 from zot.errors import UserError
 from zot.journal import queries, replay
-from zot.journal.queries import SessionRecord
-from zot.journal.search import Spent, spent
+from zot.journal.queries import SessionRecord, Spent, spent
 from zot.messages import ZERO, timestamp
 from zot.wire import daemon_types
 
@@ -41,6 +40,7 @@ def added_up(calls: Iterable[tuple[str, Spent]], span: Span, now: str) -> daemon
     whole, day, month = daemon_types.Spending(), daemon_types.Spending(), daemon_types.Spending()
     by_model: dict[str, daemon_types.Spending] = {}
     by_agent: dict[str, daemon_types.Spending] = {}
+    by_day: dict[str, daemon_types.Spending] = {}
     for agent, call in calls:
         if call.time not in span:
             continue
@@ -50,6 +50,7 @@ def added_up(calls: Iterable[tuple[str, Spent]], span: Span, now: str) -> daemon
         month += one if call.time[:_MONTH] == now[:_MONTH] else daemon_types.Spending()
         by_model[call.model] = by_model.get(call.model, daemon_types.Spending()) + one
         by_agent[agent] = by_agent.get(agent, daemon_types.Spending()) + one
+        by_day[call.time[:DAY]] = by_day.get(call.time[:DAY], daemon_types.Spending()) + one
     return daemon_types.Costs(
         session_cost_usd=whole.cost_usd,
         daily_cost_usd=day.cost_usd,
@@ -58,6 +59,7 @@ def added_up(calls: Iterable[tuple[str, Spent]], span: Span, now: str) -> daemon
         request_count=whole.request_count,
         by_model=by_model,
         by_agent=by_agent,
+        by_day=dict(sorted(by_day.items())),
     )
 
 

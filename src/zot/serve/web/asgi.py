@@ -14,16 +14,15 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp
 
-from zot.config.agents import AgentConfigs
+from zot.config.agents import AgentConfigs, daemon_journal
 from zot.config.paths import DaemonPaths
 from zot.config.tokens import path_in
 from zot.journal.journal import Journal
 from zot.runtime.shared import SharedResources
 from zot.serve.daemon.audit import Audit, Identity, Refusals
-from zot.serve.daemon.daemon import Daemon
+from zot.serve.daemon.daemon import Daemon, DaemonParts
 from zot.serve.daemon.lifecycle import BackgroundTasks
 from zot.serve.daemon.logs import LogFile
-from zot.serve.daemon.parts import DaemonParts, journal_of
 from zot.serve.web.dashboard import Dashboard
 from zot.serve.web.gate import Gate, Limits, Tokens
 from zot.serve.web.respond import Respond
@@ -186,7 +185,7 @@ async def open_daemon(config_dir: str | os.PathLike[str], **settings: Any) -> As
     """
     place = _place_in(config_dir)
     agents = AgentConfigs.load(place.config_dir)
-    journal = await Journal.open(journal_of(place, agents))
+    journal = await Journal.open(daemon_journal(place, agents))
     resources = SharedResources(serves_many=True)
     # `zot ext logs` looks in zot's home, but an embedded daemon keeps everything in one directory.
     flags = {**settings, "data": place.data_dir}

@@ -35,7 +35,7 @@ POLICY = "; ".join(
         "default-src 'none'",
         "script-src 'self'",
         "style-src 'self'",
-        "img-src 'self'",
+        "img-src 'self' blob:",
         "connect-src 'self'",
         "base-uri 'none'",
         "form-action 'none'",
@@ -58,6 +58,8 @@ _KINDS = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
+#: Sent by the page with each POST.
+PAGE_HEADER = b"x-zot-page"
 _PAGE = "index.html"
 #: Replaced in the page by the digest of all assets, which is a part of their addresses.
 _DIGEST = b"{{digest}}"
@@ -119,9 +121,14 @@ class CookieGuard:
 
 
 def is_from_own_page(scope: Scope) -> bool:
-    """True if a page of the daemon made a request. The gate has already refused foreign and doubled origins."""
+    """True if a page of the daemon made a request. The gate has already refused foreign and doubled origins.
+
+    A POST also has a header that a foreign page can send only after a preflight, which is never answered.
+    """
     sites = headers_of(scope, b"sec-fetch-site")
     if sites and sites != ["same-origin"]:
+        return False
+    if scope.get("method") == "POST" and headers_of(scope, PAGE_HEADER) != ["1"]:
         return False
     return bool(headers_of(scope, b"origin")) or (scope.get("method") == "GET" and sites == ["same-origin"])
 

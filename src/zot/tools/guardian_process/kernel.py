@@ -52,14 +52,8 @@ def why_no_keyring() -> str:
 
 def _keyctl(operation: int, argument: int | None) -> int:
     """Call keyctl; return its error number, or 0."""
-    import ctypes
-
     number = _KEYCTL.get(os.uname().machine)
-    if number is None:
-        return errno.ENOSYS
-    return (
-        ctypes.get_errno() if ctypes.CDLL(None, use_errno=True).syscall(number, operation, argument, 0, 0, 0) < 0 else 0
-    )
+    return errno.ENOSYS if number is None else _call("syscall", number, operation, argument, 0, 0, 0)
 
 
 def mark_processes() -> int:
@@ -119,8 +113,13 @@ def collect(wakeups: int, options: int = 0) -> tuple[list[tuple[int, int]], bool
 
 
 def _prctl(option: int, value: int) -> None:
-    import ctypes  # Imported lazily: only this call needs it.
-
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
-        number = ctypes.get_errno()
+    if number := _call("prctl", option, value, 0, 0, 0):
         raise OSError(number, os.strerror(number))
+
+
+def _call(function: str, *arguments: int | None) -> int:
+    """Call a function of the C library; return its error number, or 0."""
+    import ctypes  # Imported lazily: few processes make such a call.
+
+    failed = getattr(ctypes.CDLL(None, use_errno=True), function)(*arguments) < 0
+    return ctypes.get_errno() if failed else 0

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -19,20 +18,18 @@ from textual.widgets import Static, TextArea
 from textual.widgets.text_area import Edit, EditResult
 
 from zot.errors import AgentError
+from zot.file_names import FileNames, is_mentionable
 from zot.panels import CommandInfo
 from zot.text import escaped
 from zot.ui.readable import one_line
 from zot.ui.terminal import slash
 from zot.ui.terminal.looks import safe
-from zot.ui.terminal.mentions import UNFINISHED, is_mentionable, mention, mentioned_path
+from zot.ui.terminal.mentions import UNFINISHED, mention, mentioned_path
 from zot.ui.terminal.textual_patches import run_binding
 
-_MAX_FILES = 20_000
-_FRESH_S = 10.0
 _MAX_OFFERS_SHOWN = 6
 _MAX_OFFERS = 50
 _PATH_PREFIXES = ("/", "~/", "../", "./")
-_SKIPPED = {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".mypy_cache", ".ruff_cache"}
 
 #: A text, and the row and column of its cursor.
 Place: TypeAlias = tuple[str, tuple[int, int]]
@@ -116,8 +113,7 @@ class FileCompletions:
 
     def __init__(self, cwd: str) -> None:
         self._cwd = cwd
-        self._known: list[str] = []
-        self._until = 0.0
+        self._names = FileNames(cwd)
 
     def find(self, word: str) -> list[Completion]:
         """Return the files whose paths contain the letters of ``word`` in order, best match first.
@@ -127,12 +123,7 @@ class FileCompletions:
         path = mentioned_path(word)
         if path.startswith(_PATH_PREFIXES):
             return [_offer(one) for one in self._beside(path)]
-        if time.monotonic() > self._until:
-            self._known = [*self._walk()]
-            self._until = time.monotonic() + _FRESH_S
-        wanted = path.lower()
-        fits = [(_rank(one.lower(), wanted), len(one), one) for one in self._known if _fits(one.lower(), wanted)]
-        return [_offer(one) for _, _, one in sorted(fits)[:_MAX_OFFERS]]
+        return [_offer(one) for one in self._names.find(path, _MAX_OFFERS)]
 
     def _beside(self, path: str) -> list[str]:
         """Return the entries of the path's directory whose names start with its last part."""
@@ -148,19 +139,6 @@ class FileCompletions:
         paths = [f"{place}{one.name}{'/' * os.path.isdir(one.path)}" for one in fits if hidden or one.name[0] != "."]
         return sorted(paths)[:_MAX_OFFERS]
 
-    def _walk(self) -> Iterator[str]:
-        count = 0
-        for place, directories, files in os.walk(self._cwd):
-            directories[:] = sorted(name for name in directories if name not in _SKIPPED)
-            inside = os.path.relpath(place, self._cwd)
-            for name in sorted(files):
-                count += 1
-                if count > _MAX_FILES:
-                    return
-                path = name if inside == "." else os.path.join(inside, name)
-                if is_mentionable(path):
-                    yield path
-
 
 def _shown(text: str) -> str:
     """Return text of an extension as one line, safe for the terminal."""
@@ -169,20 +147,6 @@ def _shown(text: str) -> str:
 
 def _offer(path: str) -> Completion:
     return Completion(mention(path) if path.endswith("/") else f"{mention(path)} ")
-
-
-def _fits(path: str, wanted: str) -> bool:
-    letters = iter(path)
-    return all(letter in letters for letter in wanted)
-
-
-def _rank(path: str, wanted: str) -> int:
-    name = os.path.basename(path)
-    if name.startswith(wanted):
-        return 0
-    if path.startswith(wanted):
-        return 1
-    return 2 if wanted in path else 3
 
 
 class FoldedPastes:

@@ -8,7 +8,6 @@ import re
 
 from zot.errors import UserError
 from zot.messages import ImageBlock
-from zot.text import escaped
 from zot.ui.conversation import Conversation
 
 _INSIDE = r'(?:[^"\\\n]|\\.)*'
@@ -20,11 +19,6 @@ _NEEDS_QUOTES = re.compile(r'\s|^"')
 
 _TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif", ".webp": "image/webp"}
 _MAX_BYTES = 20 * 1024 * 1024
-
-
-def is_mentionable(path: str) -> bool:
-    """True if the editor shows a path unescaped: no control characters or direction marks."""
-    return "\n" not in path and "\t" not in path and escaped(path) == path
 
 
 def mention(path: str) -> str:

@@ -27,6 +27,8 @@ from zot.events import (
     PanelClosed,
     PanelOpened,
     PanelRendered,
+    QuestionAnswer,
+    QuestionRequest,
     Retry,
     SessionState,
     TextDelta,
@@ -44,7 +46,7 @@ from zot.ui.readable import counted, format_duration, one_line, summary
 from zot.ui.terminal import slash
 from zot.ui.terminal.looks import Decided, Level, beyond_summary, until
 from zot.ui.terminal.mentions import named_images
-from zot.ui.terminal.slash import Option, ask_trust, offer_retry
+from zot.ui.terminal.slash import Option, ask_question, ask_trust, offer_retry
 
 T = TypeVar("T")
 
@@ -184,6 +186,8 @@ class LinePrinter:
                 self.say("\n".join([f"== {one_line(event.title)}", *(f"   {one_line(row)}" for row in rows)]))
             case PanelClosed(panel_id=panel_id):
                 self.say(f"== the panel {one_line(panel_id)} is closed")
+            case QuestionRequest(origin=origin, message=message):
+                self.say(f"? {one_line(origin)} asks: {printable(message)}")
             case ApprovalRequest(summary=asked):
                 self.say("\n".join([f"? {printable(asked)}", *(f"    {line}" for line in beyond_summary(event))]))
             case _:
@@ -201,6 +205,7 @@ class PlainTerminal(Subscriber):
     """A line-by-line front end of one conversation. A `Terminal`."""
 
     can_approve = True
+    can_answer = True
 
     def __init__(
         self,
@@ -216,11 +221,12 @@ class PlainTerminal(Subscriber):
         self._conversation: Conversation | None = None
         self._unfollow: Callable[[], None] = lambda: None
         self._done = asyncio.Event()
-        self._asked: ApprovalRequest | None = None
+        #: Approval requests and questions of tools that were not put to the user yet.
+        self._asked: list[ApprovalRequest | QuestionRequest] = []
         #: The pending question of any kind.
         self._answering: asyncio.Task[str | None] | None = None
-        #: True while it is an approval, which another client may decide.
-        self._deciding = False
+        #: The request that it is about, if any: another client may decide about it.
+        self._deciding: ApprovalRequest | QuestionRequest | None = None
         self._failure = ""
         #: Owns the tasks that abort runs.
         self._aborts = asyncio.TaskGroup()
@@ -280,8 +286,11 @@ class PlainTerminal(Subscriber):
         self.extension_commands = await conversation.commands()
         if former is not None:
             await former.close()
-        if (pending := (await conversation.state()).pending) is not None:
-            self._show(pending)
+        state = await conversation.state()
+        if pending := [one for one in (state.pending, *state.questions) if one is not None]:
+            for request in pending:
+                if request not in self._asked:
+                    self._show(request)
             await self.start_run(_already_running())
 
     async def _talk(self) -> None:
@@ -360,26 +369,33 @@ class PlainTerminal(Subscriber):
 
     def _show(self, event: AgentEvent) -> None:
         """Print an event, and note what follows from it."""
-        if isinstance(event, Decided):
-            self._withdraw_approval()
+        if isinstance(event, Decided | QuestionAnswer):
+            self._withdraw(event)
         self._printer.show(event)
         match event:
             case TurnEnd(stop="error", error=error):
                 self._failure = error or "the model call failed"
-            case ApprovalRequest():
-                self._asked = event
+            case ApprovalRequest() | QuestionRequest():
+                self._asked.append(event)
                 self._done.set()
             case Done():
                 self._done.set()
             case _:
                 pass
 
-    def _withdraw_approval(self) -> None:
-        """Withdraw an approval that has been decided: the next line does not answer it."""
-        if self._asked is not None:
-            self._asked = None
+    def _withdraw(self, event: Decided | QuestionAnswer) -> None:
+        """Withdraw what an event shows to be decided: the next line does not answer it."""
+
+        def is_over(request: ApprovalRequest | QuestionRequest) -> bool:
+            if isinstance(request, ApprovalRequest):
+                return isinstance(event, Decided)
+            return isinstance(event, Done) or (isinstance(event, QuestionAnswer) and event.id == request.id)
+
+        left = [request for request in self._asked if not is_over(request)]
+        if self._asked and not left:
             self._done.clear()
-        if self._deciding and self._answering is not None:
+        self._asked = left
+        if self._deciding is not None and is_over(self._deciding) and self._answering is not None:
             self._answering.cancel()
 
     async def submit(self, text: str) -> None:
@@ -391,30 +407,29 @@ class PlainTerminal(Subscriber):
 
     async def start_run(self, start: Awaitable[None], doing: str = "") -> None:
         """Start a run and wait until it ends, answering approvals meanwhile."""
-        if self._asked is None:
+        if not self._asked:
             self._done.clear()
         await start
         while not self._leaving:
             await self._done.wait()
-            if self._asked is None:
+            if not self._asked:
                 return
-            self._done.clear()
-            request, self._asked = self._asked, None
-            await self._decide(request)
+            request = self._asked.pop(0)
+            if not self._asked:
+                self._done.clear()
+            self._deciding = request
+            try:
+                await (self._decide(request) if isinstance(request, ApprovalRequest) else ask_question(self, request))
+            except UserError as problem:
+                self.note(str(problem), "warn")
+            finally:
+                self._deciding = None
 
     async def _decide(self, request: ApprovalRequest) -> None:
         """Ask for an approval, and send the decision unless another client decided meanwhile."""
-        self._deciding = True
-        try:
-            answer = await self._answer(f"  allow it? y(es), a(lways), n(o), until {until(request)}: ")
-        finally:
-            self._deciding = False
-        if answer is None:
-            return
-        try:
+        answer = await self._answer(f"  allow it? y(es), a(lways), n(o), until {until(request)}: ")
+        if answer is not None:
             await self.conversation.approve(request.id, _DECISIONS.get(answer.lower(), "reject"))
-        except UserError as problem:
-            self.note(str(problem), "warn")
 
     # The `Terminal` interface, for slash commands.
 

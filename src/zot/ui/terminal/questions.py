@@ -15,13 +15,13 @@ from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Input, Static
 
-from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest, Decision
+from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest, Decision, Done, QuestionAnswer, QuestionRequest
 from zot.text import printable
 from zot.ui.readable import counted
 from zot.ui.terminal.composer import Composer
 from zot.ui.terminal.looks import Decided, in_full, safe, unabridged, until
 from zot.ui.terminal.panel_views import Panels
-from zot.ui.terminal.slash import Option
+from zot.ui.terminal.slash import Option, ask_question
 from zot.ui.terminal.textual_patches import IGNORE_KEYS_S, as_keys, run_binding
 
 if TYPE_CHECKING:
@@ -163,7 +163,8 @@ class Question(Vertical, can_focus=True):
             text.append(self._keys() if self._is_low and self.by_key else self._choice())
         else:
             text.append("stop typing to answer", "dim")
-        self.query_one(".options", Static).update(text)
+        for options in self.query(".options").results(Static):  # None once the screen is closing.
+            options.update(text)
 
     def _more(self) -> Text:
         """Return the note on how much of the body is hidden."""
@@ -323,21 +324,25 @@ class QuestionQueue:
                 screen, self._shown = self._composer.screen, question
                 before = screen.focused  # Textual moves the focus if the focused widget must make room.
                 await screen.mount(question, before=self._composer)
-                if isinstance(question, Question) and question.is_sudden:
-                    await self._pause(question)
-                if not question.answer.done():
-                    await self._listen(question)
-                self._shown = None
-                await question.remove()
-                screen.set_focus(before if before is not None and before.is_attached else self._composer.editor)
+                try:
+                    if isinstance(question, Question) and question.is_sudden:
+                        await self._pause(question)
+                    if not question.answer.done():
+                        await self._listen(question)
+                finally:  # Also of a question that is withdrawn.
+                    self._shown = None
+                    await question.remove()
+                    screen.set_focus(before if before is not None and before.is_attached else self._composer.editor)
             return question.answer.result()
 
     async def _listen(self, question: Question | Form) -> None:
         """Give a question the keys until it is answered."""
         self._composer.display = False  # Small screens have no room for both.
         question.listen()
-        await question.answer
-        self._composer.display = True
+        try:
+            await question.answer
+        finally:
+            self._composer.display = True
 
     def fit(self) -> None:
         """Adapt the question to a new screen size."""
@@ -399,6 +404,48 @@ class ApprovalDialogs:
                 question.close("gone")
         if isinstance(event, ApprovalAnswer) and event.by:
             self._app.live.story.note(f"{event.decision.replace('_', ' ')}, by {event.by}")
+
+
+class QuestionDialogs:
+    """The questions of tools that are open on this screen."""
+
+    def __init__(self, app: ZotApp) -> None:
+        self._app = app
+        #: By id; set when the question is over.
+        self._open: dict[str, asyncio.Event] = {}
+
+    def ask(self, request: QuestionRequest) -> Coroutine[Any, Any, None]:
+        """Return the coroutine that asks. `apply` can withdraw the question from now on."""
+        over = self._open[request.id] = asyncio.Event()
+        return self._ask(request, over)
+
+    async def _ask(self, request: QuestionRequest, over: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+        asking = loop.create_task(ask_question(self._app.terminal, request), name="zot question")
+        watching = loop.create_task(over.wait(), name="zot question over")
+        try:
+            with self._app.waits.busy("waiting for you"):
+                await asyncio.wait({asking, watching}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._open.pop(request.id, None)
+            asking.cancel()
+            watching.cancel()
+            await asyncio.wait({asking, watching})
+        if not asking.cancelled():
+            asking.result()
+
+    def apply(self, event: AgentEvent) -> None:
+        """Withdraw the questions that an event shows to be over: answered here or elsewhere, or expired."""
+        match event:
+            case QuestionAnswer(id=request) if (over := self._open.get(request)) is not None:
+                over.set()
+                if event.by:
+                    self._app.live.story.note(f"{event.action}, by {event.by}")
+            case Done():
+                for over in self._open.values():
+                    over.set()
+            case _:
+                pass
 
 
 def _about(request: ApprovalRequest) -> str:

@@ -8,15 +8,16 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from zot.errors import NoSuchCommand, UserError
-from zot.events import SessionState
+from zot.events import QuestionAction, QuestionChoice, QuestionField, QuestionRequest, SessionState
 from zot.files import write_new
 from zot.messages import text_of
 from zot.panels import CommandInfo
+from zot.questions import typed
 from zot.text import did_you_mean
 from zot.ui.conversation import Conversation, Home, ModelInfo, SessionInfo, Untrusted
 from zot.ui.readable import counted, format_time, one_line
@@ -509,6 +510,67 @@ async def offer_retry(terminal: Terminal, failure: str) -> None:
         await conversation.use_model(chosen)
         terminal.note(f"asking {chosen.provider}/{chosen.id}")
     await terminal.start_run(terminal.conversation.retry())
+
+
+#: Attempts to type a value that fits.
+_TRIES = 5
+
+
+async def ask_question(terminal: Terminal, request: QuestionRequest) -> None:
+    """Ask the user a question of a tool, field by field, and send the answer."""
+    conversation = terminal.conversation
+    content: dict[str, Any] = {}
+    try:
+        action = await _consent(terminal, request)
+        if action == "accept":
+            content = {field.name: await _field(terminal, field) for field in request.fields}
+    except _Left:
+        action = "cancel"
+    given = {name: value for name, value in content.items() if value is not None}
+    await conversation.answer(request.id, action, given if action == "accept" else {})
+
+
+class _Left(Exception):
+    """The user left a question without an answer."""
+
+
+async def _consent(terminal: Terminal, request: QuestionRequest) -> QuestionAction:
+    does = "I have opened the address, or will" if request.url else "answer" if request.fields else "yes"
+    options: list[Option[QuestionAction]] = [Option("accept", does, "y"), Option("decline", "decline", "n")]
+    body = "\n".join(filter(None, [request.message, request.url and f"Open: {request.url}"]))
+    chosen = await terminal.choose(f"{request.origin} asks", options, body=body, sudden=True)
+    if chosen is None:
+        raise _Left
+    return chosen
+
+
+async def _field(terminal: Terminal, field: QuestionField) -> Any:
+    """Return the value of a field; None to leave it out. Raise _Left."""
+    title = " - ".join(filter(None, [field.title or field.name, field.description]))
+    if field.kind in ("choice", "boolean"):
+        choices = field.choices or (QuestionChoice("yes"), QuestionChoice("no"))
+        options = [Option(one.value, one.title or one.value) for one in choices]
+        if not field.required:
+            options.append(Option("", "leave it out" if field.default is None else f"default: {field.default}"))
+        chosen = await terminal.choose(title, options)
+        if chosen is None:
+            raise _Left
+        return typed(field, chosen)
+    usual = "" if field.default is None else f" (default: {field.default})"
+    choices_text = f" [{', '.join(one.value for one in field.choices)}]" if field.choices else ""
+    for _ in range(_TRIES):
+        text = await terminal.ask(f"{title}{choices_text}{usual}")
+        if text is None:
+            raise _Left
+        try:
+            value = typed(field, text)
+        except UserError as problem:
+            terminal.note(str(problem), "warn")
+            continue
+        if value is not None or not field.required or field.default is not None:
+            return value
+        terminal.note(f"{field.name} is required", "warn")
+    raise _Left
 
 
 def _others(now: SessionState, models: Sequence[ModelInfo]) -> list[ModelInfo]:

@@ -1,0 +1,386 @@
+"""Sessions of an editor that run in this process, recorded in the journal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final, cast
+
+import msgspec
+
+from zot.config.config import Config, Overrides, journal_path
+from zot.config.flags import McpServer
+from zot.errors import AgentError, NoSuchSession
+from zot.journal.journal import Journal
+from zot.messages import ImageBlock, Message
+from zot.panels import CommandAnswer, CommandInfo
+from zot.runtime.check import check
+from zot.runtime.modes import SessionModes
+from zot.runtime.open import HOSTED, OpenRequest, open_session
+from zot.runtime.pool import Channel, NewSessionSettings, SessionPool
+from zot.runtime.shared import SharedResources
+from zot.serve.acp.session import MAX_OLD_BYTES, Choice, Options, PromptReply, SessionBackend, SessionListing, Sessions
+from zot.session.history import Batch
+from zot.session.session import Session, new_session_id
+from zot.store import FileChanged
+from zot.wire import acp
+from zot.wire.jsonrpc import INVALID_PARAMS, RpcError
+
+#: The most sessions loaded at once; the least recently used idle one is unloaded for the next.
+_MAX_SESSIONS: Final = 64
+_NAME_CHARACTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-"
+
+
+class Place(msgspec.Struct, frozen=True):
+    """The directory and the MCP servers that the client opened a session with."""
+
+    cwd: str
+    mcp: tuple[tuple[str, McpServer], ...] = ()
+
+
+class OwnSession(SessionBackend, Channel):
+    """One session of this process. It may be unloaded while idle, and keeps the mode meanwhile."""
+
+    def __init__(self, session_id: str, owner: OwnSessions) -> None:
+        self._id = session_id
+        self._owner = owner
+        self.place = Place("/")
+        self.session: Session | None = None
+        self._modes: SessionModes | None = None
+        self._mode = owner.mode
+        #: The files that calls replaced, by call: digests, in the order of the calls.
+        self._replaced: dict[str, deque[str]] | None = None
+
+    @property
+    def _loaded(self) -> Session:
+        assert self.session is not None, "requests wait until it is loaded"
+        return self.session
+
+    # Channel.
+
+    def opened(self, session: Session) -> None:
+        self.session = session
+        self._modes = SessionModes(session, self._mode)
+
+    def closed(self) -> None:
+        self.session = self._modes = None
+
+    def on_foreign_rows(self, upto: int) -> None:
+        pass  # They are replayed when the session is loaded.
+
+    @property
+    def is_followed(self) -> bool:
+        return self.view is not None
+
+    def deliver(self, batch: Batch) -> None:
+        if self.view is not None:
+            self.view.deliver(batch)
+
+    @property
+    def can_approve(self) -> bool:
+        return self.view is not None and self.view.can_approve
+
+    @property
+    def can_answer(self) -> bool:
+        return self.view is not None and self.view.can_answer
+
+    @property
+    def full(self) -> bool:
+        return self.view is not None and self.view.full
+
+    async def room(self) -> None:
+        if self.view is not None:
+            await self.view.room()
+
+    # Backend.
+
+    @property
+    def is_ready(self) -> bool:
+        return self.session is not None and not self.session.store.is_broken
+
+    @property
+    def cwd(self) -> str:
+        return self.place.cwd if self.session is None else self.session.agent.cwd
+
+    @property
+    def context_window(self) -> int:
+        return 0 if self.session is None else self.session.agent.model.context_window
+
+    async def load(self) -> None:
+        await self._owner.load(self._id, self.place)
+
+    async def release(self) -> None:
+        await self._owner.release(self._id)
+        self.view = None
+
+    def prompt(self, reply: PromptReply, text: str, images: Sequence[ImageBlock], *, steers: bool) -> None:
+        session = self._loaded
+        session.extensions.start()
+        if steers:
+            session.steer(text, images, prompt_id=reply.prompt_id, observer=reply)
+        else:
+            reply.job = session.prompt(text, images, prompt_id=reply.prompt_id, observer=reply)
+        self._owner.used(self._id)
+
+    def compact(self, reply: PromptReply) -> None:
+        reply.job = self._loaded.compact(reply)
+
+    def cancel(self, reply: PromptReply) -> None:
+        if self.session is None:
+            return
+        if reply.job is not None:
+            self.session.worker.cancel(reply.job)
+        else:  # A command of an extension, or a message that steers a run.
+            self.session.abort()
+
+    def abort(self) -> None:
+        if self.session is not None:
+            self.session.abort(queue=True)
+
+    def approve(self, request_id: str, decision: str) -> None:
+        if self.session is not None:
+            with suppress(AgentError):  # The deadline has passed, or the run was aborted.
+                self.session.approvals.answer(request_id, decision)
+
+    def answer(self, request_id: str, result: acp.QuestionResult) -> None:
+        if self.session is None:
+            return
+        questions = self.session.worker.questions
+        try:
+            questions.answer(request_id, result.action, result.content)
+        except AgentError:  # It has an answer, or these values do not fit.
+            with suppress(AgentError):
+                questions.answer(request_id, "cancel")
+
+    def decline(self, request_id: str) -> None:
+        self.answer(request_id, acp.QuestionResult("decline"))
+
+    def options(self) -> Options:
+        agent, modes = self._loaded.agent, self._modes
+        assert modes is not None
+        models = {model.id: model.name or model.id for model in (*agent.catalogue.models, agent.model)}
+        known = [Choice(one.id, one.name, one.description) for one in modes.known]
+        return Options(
+            agent.model.id, models, agent.reasoning if agent.model.reasoning else "", modes.current.id, known
+        )
+
+    async def set_option(self, option: str, value: str) -> None:
+        session, modes = self._loaded, self._modes
+        assert modes is not None
+        match option:
+            case "mode":
+                modes.use(value)
+                self._mode = value
+            case "model":
+                session.use_model(value)
+            case _:
+                session.use_reasoning(value)
+        if option != "mode" and not self._owner.is_unused(self._id):
+            with suppress(AgentError):  # The next run records it.
+                await session.establish()
+
+    def command_names(self) -> Sequence[str]:
+        return [one.name for one in self._loaded.extensions.commands()]
+
+    async def commands(self) -> Sequence[CommandInfo]:
+        session = self._loaded
+        session.extensions.start()
+        return await session.commands()
+
+    async def run_command(self, name: str, args: str) -> CommandAnswer:
+        self._owner.used(self._id)
+        return await self._loaded.run_command(name, args)
+
+    async def messages(self) -> Sequence[Message]:
+        self._replaced = None
+        return tuple(self._loaded.history.transcript.messages)
+
+    async def old_text(self, call_id: str) -> str | None:
+        store = self._loaded.store
+        if self._replaced is None:
+            self._replaced = {}
+            for _, row in await store.changes():
+                if isinstance(row, FileChanged) and row.call and row.before is not None:
+                    self._replaced.setdefault(row.call, deque()).append(row.before)
+        digests = self._replaced.get(call_id)
+        if not digests or (data := await store.content(digests.popleft())) is None or len(data) > MAX_OLD_BYTES:
+            return None
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return None
+
+
+class OwnSessions(Sessions):
+    """The sessions of this process, by id. ``config`` and ``overrides`` are those of the command line.
+
+    ``mode`` is the first mode of each session, None for the configured one.
+    """
+
+    def __init__(
+        self, config: Config, overrides: Overrides, resources: SharedResources, *, mode: str | None = None
+    ) -> None:
+        self.mode = mode
+        self._config = config
+        self._overrides = overrides
+        self._resources = resources
+        self._starting = asyncio.Lock()
+        self._journal: Journal | None = None
+        self._pool: SessionPool | None = None
+        #: Sessions that this process created, without a prompt so far.
+        self._unused: set[str] = set()
+
+    @property
+    def sessions(self) -> Sequence[Session]:
+        return () if self._pool is None else self._pool.sessions
+
+    def check_login(self) -> None:
+        check(self._config)
+
+    async def new(self, wanted: acp.NewSession) -> tuple[str, OwnSession]:
+        place = _place(wanted.cwd, wanted.mcp_servers)
+        check(msgspec.structs.replace(self._config, cwd=place.cwd))
+        session_id = new_session_id()
+        backend = await self._channel(session_id)
+        self._unused.add(session_id)
+        await self.load(session_id, place)
+        return session_id, backend
+
+    async def open(self, wanted: acp.OpenSession) -> OwnSession:
+        session_id, place = wanted.session_id, _place(wanted.cwd, wanted.mcp_servers)
+        if session_id.startswith(HOSTED):
+            raise NoSuchSession(f"there is no session {session_id!r}")
+        backend = await self._channel(session_id)
+        if backend.session is not None and backend.place != place and not backend.session.worker.busy:
+            await self._started()[1].let_go(session_id)
+        await self.load(session_id, place)
+        return backend
+
+    async def load(self, session_id: str, place: Place) -> None:
+        """Load a session unless it is loaded. Raise AgentError."""
+        backend = await self._channel(session_id)
+        if backend.session is None:
+            backend.place = place
+        async with self._started()[1].use(session_id, NewSessionSettings(cwd=place.cwd)):
+            pass
+
+    async def fork(self, wanted: acp.OpenSession) -> tuple[str, OwnSession]:
+        origin = await self.open(wanted)
+        session_id = await origin._loaded.fork()
+        return session_id, await self.open(msgspec.structs.replace(wanted, session_id=session_id))
+
+    async def listed(self, cwd: str | None) -> Sequence[SessionListing]:
+        await self._start()
+        records = await self._started()[0].sessions(cwd=cwd)
+        return [
+            SessionListing(one.id, one.cwd, one.title, one.updated)
+            for one in records
+            if one.messages and not one.id.startswith(HOSTED) and os.path.isabs(one.cwd)
+        ]
+
+    async def release(self, session_id: str) -> None:
+        """Unload a session that the client has closed. One without a prompt is forgotten."""
+        await self._started()[1].let_go(session_id)
+        await self._forget(session_id)
+
+    async def delete(self, session_id: str) -> None:
+        if session_id.startswith(HOSTED):
+            return
+        await self._start()
+        with suppress(NoSuchSession):
+            await self._started()[0].delete(session_id)
+
+    async def close(self) -> None:
+        if self._pool is None or self._journal is None:
+            return
+        await self._pool.close()
+        for session_id in list(self._unused):
+            await self._forget(session_id)
+        await self._journal.close()
+
+    async def _forget(self, session_id: str) -> None:
+        """Remove a closed session from the journal if it never had a prompt: editors open them freely."""
+        if session_id in self._unused:
+            self._unused.discard(session_id)
+            with suppress(AgentError):
+                await self._started()[0].delete(session_id)
+
+    def is_unused(self, session_id: str) -> bool:
+        """True for a session of this process without a prompt."""
+        return session_id in self._unused
+
+    def used(self, session_id: str) -> None:
+        """Keep a session: it has a prompt."""
+        self._unused.discard(session_id)
+
+    async def _channel(self, session_id: str) -> OwnSession:
+        await self._start()
+        return cast("OwnSession", self._started()[1].channel(session_id))
+
+    async def _start(self) -> None:
+        """Open the journal for the first session."""
+        async with self._starting:
+            if self._journal is None:
+                self._journal = await Journal.open(journal_path(self._config))
+                self._pool = SessionPool(
+                    self._open,
+                    lambda session_id: OwnSession(session_id, self),
+                    self._journal,
+                    limit=_MAX_SESSIONS,
+                    own_process=True,
+                )
+
+    def _started(self) -> tuple[Journal, SessionPool]:
+        assert self._journal is not None
+        assert self._pool is not None
+        return self._journal, self._pool
+
+    async def _open(self, session_id: str, wanted: NewSessionSettings | None) -> Session:
+        journal, pool = self._started()
+        backend = cast("OwnSession", pool.channel(session_id))
+        place, overrides = backend.place, self._overrides
+        if not self.is_unused(session_id):
+            recorded = (await journal.find(session_id)).cwd
+            if not _is_same_place(recorded, place.cwd):
+                overrides = overrides.including("cwd")
+        documents = None
+        if self.client.greeting.client.reads_files:
+            from zot.serve.acp.documents import EditorDocuments  # Imported lazily: not every client offers its files.
+
+            documents = EditorDocuments(self.client, session_id, place.cwd)
+        mcp = {**self._config.mcp, **dict(place.mcp)}
+        config = msgspec.structs.replace(self._config, session=session_id, cwd=place.cwd, mcp=mcp)
+        request = OpenRequest(
+            config=config, overrides=overrides, creates=self.is_unused(session_id), documents=documents
+        )
+        return await open_session(request, self._resources)
+
+
+def _is_same_place(one: str, other: str) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _place(cwd: str, servers: Sequence[acp.McpServer] | None) -> Place:
+    """Return where a session is opened. Raise RpcError for servers that zot cannot use."""
+    found: dict[str, McpServer] = {}
+    for one in servers or ():
+        if one.type != "stdio":
+            raise RpcError(INVALID_PARAMS, f"mcpServers: {one.name}: zot starts servers of type stdio only")
+        if not one.command:
+            raise RpcError(INVALID_PARAMS, f"mcpServers: {one.name}: command is missing")
+        words = (one.command, *one.args, *(pair.value for pair in one.env))
+        if any("\0" in word for word in words):
+            raise RpcError(INVALID_PARAMS, f"mcpServers: {one.name}: a NUL character")
+        env = {pair.name: pair.value for pair in one.env}
+        name = _free_name(one.name, found)
+        found[name] = McpServer(command=one.command, args=one.args, env=env)
+    return Place(cwd, tuple(found.items()))
+
+
+def _free_name(name: str, taken: dict[str, Any]) -> str:
+    """Return a name for a server that zot accepts, close to the client's, which may be any text."""
+    letters = "".join(one if one in _NAME_CHARACTERS else "-" for one in name).strip("-")[:28] or "server"
+    return next(one for one in (letters, *(f"{letters}-{number}" for number in range(2, 1000))) if one not in taken)
