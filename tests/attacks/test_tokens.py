@@ -76,7 +76,7 @@ async def closed(client: Client) -> None:
 
 def test_the_role_of_each_method_is_repeated_here() -> None:
     only = {role: {*capabilities(Grant("t", frozenset({role})))} - {"initialize"} for role in ROLES}
-    assert only["approve"] == {"session/approve", "session/forget"}
+    assert only["approve"] == {"session/approve", "session/answer", "session/forget"}
     assert only["self_approve"] == only["extend"] == set()
     assert only["view"] == {
         "session/attach", "session/detach", "session/list", "session/list-acp", "session/messages", "session/state",
