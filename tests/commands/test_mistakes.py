@@ -110,8 +110,8 @@ COMMANDS = (
             2),
     Mistake("login anthropic --no-probe", "no key was given; nothing was stored", 1),
     Mistake("logout openai", "nothing is stored for openai in $HOME/.local/state/zot/auth.json", 1),
-    Mistake("sessions", "zot sessions needs a subcommand: list, show, search, export, import, fork, rewind, diff, "
-            "rename, delete, gc, check, backup. Try: zot sessions --help", 2),
+    Mistake("sessions", "zot sessions needs a subcommand: list, show, search, export, import, move, fork, rewind, "
+            "diff, rename, delete, gc, check, backup. Try: zot sessions --help", 2),
     Mistake("sessions shwo x", "zot sessions has no subcommand 'shwo'; did you mean show? Try: zot sessions --help", 2),
     Mistake("sessions show", "zot sessions show takes ID. Try: zot sessions show --help", 2),
     Mistake("sessions show x", NO_SESSION, 1),
