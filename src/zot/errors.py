@@ -277,6 +277,10 @@ class UnmarkedRows(StoreFailed):
     """Rows are safe, but the lock file does not record that: their loss would go unnoticed."""
 
 
+class LeaseLost(StoreFailed):
+    """Another worker has taken the session over: this one must stop, and writes nothing more."""
+
+
 class JournalDamaged(StoreFailed):
     """Recorded rows cannot be read any more."""
 

@@ -34,7 +34,7 @@ def test_listing_an_absent_store_creates_nothing(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ((), "zot sessions needs a subcommand: list, show, search, export, import, fork, rewind, diff, rename, "
+        ((), "zot sessions needs a subcommand: list, show, search, export, import, move, fork, rewind, diff, rename, "
              "delete, gc, check, backup"),
         (("frob",), "zot sessions has no subcommand 'frob'"),
         (("list", "x"), "zot sessions list takes no words"),

@@ -20,8 +20,8 @@ from zot.text import did_you_mean, escaped
 from zot.ui.readable import match_session_id
 
 if TYPE_CHECKING:  # Not every command needs the journal.
-    from zot.journal.journal import ReadOnlyJournal
     from zot.journal.queries import SessionRecord
+    from zot.journal.sessions import SessionReader
 
 #: Exit codes: the command failed; it was called wrongly; the daemon that it needs does not run.
 FAILED = 1
@@ -209,7 +209,7 @@ def confirm(question: str, request: CommandRequest) -> bool:
     return answer.strip().lower() in ("y", "yes")
 
 
-async def find_session(journal: ReadOnlyJournal, name: str) -> SessionRecord:
+async def find_session(journal: SessionReader, name: str) -> SessionRecord:
     """Return the session with this id, or the only one whose id starts with it. Raise NoSuchSession, UserError."""
     known = {session.id: session for session in await journal.sessions()}
     found = match_session_id(name, [*known])

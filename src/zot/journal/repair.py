@@ -24,11 +24,11 @@ from zot.journal.lease import read_marks
 from zot.journal.queries import (
     ACKNOWLEDGED,
     CHUNK,
-    SESSION,
     TAIL,
     SessionRecord,
     SessionSummary,
     add_uses,
+    columns,
     key_of,
     listed,
     losses,
@@ -298,7 +298,7 @@ class FoundRows(msgspec.Struct):
 
     def read(self, connection: sqlite3.Connection, marks: Sequence[int]) -> None:
         """Read all rows that SQLite can reach. ``marks`` has the newest row of each session, as far as known."""
-        for row in _reachable(connection, f"SELECT {SESSION} FROM sessions WHERE number", len(marks)):
+        for row in _reachable(connection, f"SELECT {columns(connection)} FROM sessions WHERE number", len(marks)):
             with suppress(JournalDamaged):  # Its rows are kept without it.
                 self.sessions[row[0]] = record_of(row)
         numbers = {*self.sessions, *(number for number, mark in enumerate(marks) if mark)}

@@ -127,10 +127,10 @@ async def open_session(request: OpenRequest, resources: SharedResources) -> Sess
     config = request.config
     if config.session is None:
         return open_unrecorded(request, resources)
-    from zot.journal.journal import Journal  # Imported lazily: most sessions of programs are not recorded.
+    from zot.journal.opening import open_journal  # Imported lazily: most sessions of programs are not recorded.
 
     with _preloading(config.provider):
-        journal = await Journal.open(journal_path(config))
+        journal = await open_journal(journal_path(config))
         try:
             cwd = working_directory(config.cwd)
             record, stored = await journal.resume(config.session, cwd=cwd, create=request.creates)

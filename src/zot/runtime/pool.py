@@ -20,7 +20,7 @@ from zot.session.history import Subscriber
 from zot.session.recovery import WaitingRuns
 
 if TYPE_CHECKING:
-    from zot.journal.journal import Journal
+    from zot.journal.sessions import SessionJournal
     from zot.session.session import Session
 
 log = logging.getLogger("zot")
@@ -109,7 +109,7 @@ class SessionPool:
         self,
         opening: Opening,
         channel: Callable[[str], Channel],
-        journal: Journal,
+        journal: SessionJournal,
         *,
         limit: int = 0,
         resting: int = RESTING,

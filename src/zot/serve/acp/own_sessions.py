@@ -14,7 +14,8 @@ import msgspec
 from zot.config.config import Config, Overrides, journal_path
 from zot.config.flags import McpServer
 from zot.errors import AgentError, NoSuchSession
-from zot.journal.journal import Journal
+from zot.journal.opening import open_journal
+from zot.journal.sessions import SessionJournal
 from zot.messages import ImageBlock, Message
 from zot.panels import CommandAnswer, CommandInfo
 from zot.runtime.check import check
@@ -228,7 +229,7 @@ class OwnSessions(Sessions):
         self._overrides = overrides
         self._resources = resources
         self._starting = asyncio.Lock()
-        self._journal: Journal | None = None
+        self._journal: SessionJournal | None = None
         self._pool: SessionPool | None = None
         #: Sessions that this process created, without a prompt so far.
         self._unused: set[str] = set()
@@ -324,7 +325,7 @@ class OwnSessions(Sessions):
         """Open the journal for the first session."""
         async with self._starting:
             if self._journal is None:
-                self._journal = await Journal.open(journal_path(self._config))
+                self._journal = await open_journal(journal_path(self._config))
                 self._pool = SessionPool(
                     self._open,
                     lambda session_id: OwnSession(session_id, self),
@@ -333,7 +334,7 @@ class OwnSessions(Sessions):
                     own_process=True,
                 )
 
-    def _started(self) -> tuple[Journal, SessionPool]:
+    def _started(self) -> tuple[SessionJournal, SessionPool]:
         assert self._journal is not None
         assert self._pool is not None
         return self._journal, self._pool
