@@ -87,12 +87,16 @@ class Call(msgspec.Struct, rename="camel"):
 
     name: str
     arguments: dict[str, Any] = {}
-    input_responses: dict[str, Any] = {}
+    input_responses: dict[str, Any] | None = None
     request_state: str | None = None
+
+    @property
+    def responses(self) -> dict[str, Any]:
+        return self.input_responses or {}
 
     def accepted(self, key: str) -> Mapping[str, Any] | None:
         """Return what a person filled in; None without a valid answer."""
-        match self.input_responses.get(key):
+        match self.responses.get(key):
             case {"action": "accept", "content": dict(content)}:
                 return content
             case _:
@@ -156,9 +160,11 @@ class Fixtures(McpService):
         })  # fmt: skip
         self._key = os.urandom(32)
         self._tasks: dict[str, Task] = {}
+        # The first tool must be one that any client may call without arguments.
+        names = [name for name in vars(type(self)) if name.startswith("tool_")]
         self._tools: dict[str, tuple[Mapping[str, Any], Callable[[Exchange, Call], Awaitable[Result]]]] = {
             name.removeprefix("tool_"): (_ARGUMENTS.get(name.removeprefix("tool_"), _EMPTY), getattr(self, name))
-            for name in dir(self) if name.startswith("tool_")
+            for name in names
         }  # fmt: skip
 
     async def nothing(self, exchange: Exchange) -> Result:
@@ -299,12 +305,12 @@ class Fixtures(McpService):
         return await self.tool_test_input_required_result_elicitation(exchange, call)
 
     async def tool_test_input_required_result_sampling(self, exchange: Exchange, call: Call) -> Result:
-        if (answer := call.input_responses.get("capital_question")) is None:
+        if (answer := call.responses.get("capital_question")) is None:
             return self._asked({"capital_question": sampling("What is the capital of France?", 100)})
         return text(json.dumps(answer))
 
     async def tool_test_input_required_result_list_roots(self, exchange: Exchange, call: Call) -> Result:
-        if (answer := call.input_responses.get("client_roots")) is None:
+        if (answer := call.responses.get("client_roots")) is None:
             return self._asked({"client_roots": ROOTS})
         return text(json.dumps(answer))
 
@@ -318,11 +324,14 @@ class Fixtures(McpService):
         return await self.tool_test_input_required_result_request_state(exchange, call)
 
     async def tool_test_input_required_result_multiple_inputs(self, exchange: Exchange, call: Call) -> Result:
-        wanted = {"user_name": elicitation("What is your name?", _NAME), "greeting": sampling("Generate a greeting", 50),
-                  "client_roots": ROOTS}  # fmt: skip
-        if left := {key: one for key, one in wanted.items() if key not in call.input_responses}:
+        wanted = {
+            "user_name": elicitation("What is your name?", _NAME),
+            "greeting": sampling("Generate a greeting", 50),
+            "client_roots": ROOTS,
+        }
+        if left := {key: one for key, one in wanted.items() if key not in call.responses}:
             return self._asked(left, "several")
-        return text(f"{self._unsealed(call)}: {json.dumps(call.input_responses)}")
+        return text(f"{self._unsealed(call)}: {json.dumps(call.responses)}")
 
     async def tool_test_input_required_result_multi_round(self, exchange: Exchange, call: Call) -> Result:
         state = self._unsealed(call) if call.request_state is not None else ""
