@@ -99,9 +99,9 @@ SEAMS: dict[str, set[tuple[str, str]]] = {
 }  # fmt: skip
 #: Libraries that are imported inside functions: slow to load, and few runs need them.
 LATE_LIBRARIES = {
-    "asyncio", "base64", "ctypes", "difflib", "email", "hashlib", "hmac", "importlib", "inspect", "ipaddress", "json",
-    "jsonschema_rs", "logging", "markdown_it", "ntpath", "pathlib", "queue", "random", "rich", "shlex", "signal",
-    "tempfile", "textwrap", "tomllib", "traceback", "urllib", "webbrowser",
+    "asyncio", "base64", "ctypes", "difflib", "email", "fnmatch", "hashlib", "hmac", "importlib", "inspect",
+    "ipaddress", "json", "jsonschema_rs", "logging", "markdown_it", "ntpath", "pathlib", "queue", "random", "rich",
+    "shlex", "signal", "tempfile", "textwrap", "tomllib", "traceback", "urllib", "webbrowser",
 }  # fmt: skip
 
 

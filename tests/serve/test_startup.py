@@ -117,7 +117,9 @@ def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
         capture_output=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, b"")
-    assert done.stderr.decode().splitlines() == ["zot: the current directory no longer exists; use --cwd DIR"]
+    assert done.stderr.decode().splitlines() == [
+        "zot: the current directory no longer exists; choose another cwd (--cwd DIR)"
+    ]
 
 
 def test_a_configuration_is_read_and_a_flag_wins_over_it(directory: Path) -> None:
@@ -238,6 +240,28 @@ def test_initialize_of_an_editor_is_answered_before_the_heavy_parts_are_loaded()
         "zot.version", "zot.wire", "zot.wire.lines", "zot.wire.acp_greeting", "zot.wire.jsonrpc",
     }  # fmt: skip
     assert {name for name in loaded if name.startswith("zot.")} - needed == set()
+
+
+def test_the_first_delta_needs_few_modules_of_each_package() -> None:
+    loaded = loaded_at("write", "rpc", "--provider", "lab", given=b'{"type":"prompt","message":"!script say hi"}\n')
+    needed = {
+        "agent": "approvals compaction hooks loop run transcript",
+        "commands": "rpc",
+        "config": "config credentials flags policy skills vendors",
+        "providers": "anthropic api_errors base mask models service sse",
+        "runtime": "check open provider_assembly providers shared system_prompt toolbox",
+        "serve": "rpc stdio streams",
+        "session": "history queue recovery session transcripts worker",
+        "tools": "base specs",
+        "wire": "lines rpc rpc_greeting",
+    }
+    vocabulary = "cli encoding errors events files messages run_summary store text version"
+    names = {f"zot.{name}" for name in (*needed, *vocabulary.split())}
+    names |= {f"zot.{package}.{name}" for package, modules in needed.items() for name in modules.split()}
+    assert {
+        one for one in loaded if one.startswith("zot.") and not one.startswith("zot.providers.lab")
+    } - names == set()
+    assert loaded & {"difflib", "fnmatch", "hashlib", "json", "random", "sqlite3", "urllib.parse", "zlib"} == set()
 
 
 def test_tools_are_loaded_for_their_first_call() -> None:

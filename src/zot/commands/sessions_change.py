@@ -82,8 +82,8 @@ async def _delete(journal: SessionJournal, sessions: list[SessionRecord], reques
             raise busy(session)
     rows = ([one_line(one.id, 60), format_time(one.updated)[:16], one_line(one.title)] for one in sessions)
     count = f"these {len(sessions)} sessions" if len(sessions) > 1 else "this session"
-    if not confirm(f"{aligned(rows)}Remove {count} for good?", request):
-        print_note("nothing was removed")
+    if not confirm(f"{aligned(rows)}Delete {count} permanently?", request):
+        print_note("nothing was deleted")
         return 1
     for session in sessions:
         await journal.delete(session.id)
@@ -138,7 +138,7 @@ async def gc(journal: SessionJournal, request: CommandRequest) -> int:
     if request.json:
         write_json({"images": removed, "freed_bytes": freed})
     else:
-        write(f"{counted(removed, 'image')} removed that no session shows; {format_size(freed)} given back\n")
+        write(f"deleted {counted(removed, 'unused image')}; freed {format_size(freed)}\n")
     return 0
 
 
@@ -163,7 +163,7 @@ async def export(journal: SessionReader, request: CommandRequest) -> int:
     if request.json:
         write_json({"id": session.id, "file": path})
     else:
-        print_note(f"{one_line(session.id)} is in {one_line(path)}")
+        print_note(f"exported {one_line(session.id)} to {one_line(path)}")
     return 0
 
 

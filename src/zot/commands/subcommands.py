@@ -214,7 +214,8 @@ async def find_session(journal: SessionReader, name: str) -> SessionRecord:
     known = {session.id: session for session in await journal.sessions()}
     found = match_session_id(name, [*known])
     if found is None:
-        raise NoSuchSession(f"no session matches {name!r}; list them with: zot sessions list --all")
+        near = did_you_mean(name, known)
+        raise NoSuchSession(f"no session matches {name!r}{near or '; list them with: zot sessions list --all'}")
     return known[found]
 
 
@@ -223,4 +224,4 @@ def absolute_directory(path: str | None) -> str:
     try:
         return os.path.abspath(path or os.getcwd())
     except FileNotFoundError:
-        raise ConfigError("the current directory no longer exists") from None
+        raise ConfigError("the current directory no longer exists; change to another") from None

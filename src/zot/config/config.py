@@ -568,9 +568,16 @@ def checked(settings: Mapping[str, Any], base: Config | None = None) -> Config:
     """Return ``base`` with ``settings``. Raise ConfigError if one is unknown or of the wrong type."""
     if not isinstance(base, Config | None):
         raise ConfigError("the configuration must be a zot.Config; settings are given by name")
+    if unknown := [name for name in settings if name not in Config.__struct_fields__]:
+        raise ConfigError(f"{unknown[0]} is not a setting{did_you_mean(unknown[0], Config.__struct_fields__)}")
     fields = {} if base is None else msgspec.structs.asdict(base)
     paths = {name: os.fspath(value) for name, value in settings.items() if isinstance(value, os.PathLike)}
     try:
         return msgspec.convert({**fields, **settings, **paths}, thread_safe_type(Config))
     except msgspec.ValidationError as problem:
-        raise ConfigError(explain(problem)) from None
+        words = explain(problem)
+        if str(problem).startswith("Invalid enum value"):
+            from zot.config.file import choices  # Imported lazily: only mistakes need it.
+
+            words += f"; use one of: {', '.join(choices(Config, words.partition(' ')[0]))}"
+        raise ConfigError(words) from None

@@ -36,7 +36,7 @@ from zot.journal.schema import (
     replacement,
     rewrite,
 )
-from zot.journal.session_store import StoredPast, busy
+from zot.journal.session_store import SessionStore, StoredPast, busy
 from zot.journal.sessions import SessionJournal, SessionReader
 from zot.journal.writer import Writer
 from zot.messages import timestamp
@@ -213,18 +213,19 @@ class Journal(ReadOnlyJournal, SessionJournal):
     async def record(self, session_id: str, *, cwd: str = "", create: bool = True) -> Record:
         """Return the record of a session, creating it if ``create``; else raise NoSuchSession if there is none."""
 
-        def find(connection: Connection) -> tuple[SessionRecord, int]:
+        def find(connection: Connection) -> tuple[SessionRecord, int, bool]:
             session = queries.find(connection, session_id)
+            is_new = session is None
             if session is None and create:
                 session = queries.create(connection, session_id, cwd=cwd, title="", now=timestamp())
             if session is None:
                 raise NoSuchSession(f"there is no session {session_id!r}")
             last = queries.last_seq(connection, session.number)
             if not self.leases.acquire(session.number):
-                return session, last  # The holder of the lease has checked it.
+                return session, last, is_new  # The holder of the lease has checked it.
             try:
                 epoch = checked_epoch(connection, session, self, last)
-                return msgspec.structs.replace(session, epoch=epoch), last
+                return msgspec.structs.replace(session, epoch=epoch), last, is_new
             finally:
                 self.leases.release(session.number)
 
@@ -241,6 +242,23 @@ class Journal(ReadOnlyJournal, SessionJournal):
             await asyncio.to_thread(self._replace, problem, file)
         record = await self.record(session_id, cwd=cwd, create=create)
         return record, await record.past()
+
+    async def discard(self, record: SessionStore) -> None:
+        """Delete a session that this record created, unless it has been used since."""
+
+        def remove(connection: Connection) -> None:
+            session = queries.find(connection, record.id)
+            if session is None or session.number != record.number or not self.leases.acquire(session.number):
+                return
+            try:
+                if not session.title and not queries.last_seq(connection, session.number):
+                    queries.delete(connection, session.number)
+                    self.leases.mark_deleted(session.number)
+            finally:
+                self.leases.release(session.number)
+
+        if record.is_new:
+            await self.writing(remove)
 
     def version(self, connection: Connection) -> int:
         """Return a number that changes when another connection writes."""

@@ -24,8 +24,17 @@ if TYPE_CHECKING:
 class Record(SessionStore):
     """A session in an SQLite file. Its lease is a lock of the kernel."""
 
-    def __init__(self, journal: Journal, session: SessionRecord, last: int, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        session: SessionRecord,
+        last: int,
+        is_new: bool = False,
+        *,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
         super().__init__(journal, session, last, patience_s=patience_s)
+        self.is_new = is_new
         self._file = journal
 
     @property

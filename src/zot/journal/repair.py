@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from zot.errors import JournalDamaged, StoreFailed, UserError
+from zot.errors import JournalDamaged, StoreFailed, UserError, plain_reason
 from zot.journal.answers import unreadable_answers
 from zot.journal.chunks import Chunk, Kind, referred, unpack, verified
 from zot.journal.lease import read_marks
@@ -370,7 +370,7 @@ def _write_session(new: sqlite3.Connection, wreck: FoundRows, number: int, now: 
     lost = []
     if session is None:
         session = SessionRecord(number, f"recovered-{number}", "", "", "", "", None, 0)
-        lost.append(f"session {session.id!r}: what it was called was lost")
+        lost.append(f"session {session.id!r}: its id was lost")
     _put_session(new, session)
     if number in wreck.closed:
         new.execute("INSERT INTO closed (session, since) VALUES (?, ?)", (number, wreck.closed[number]))
@@ -474,7 +474,9 @@ def salvage(path: str) -> list[str]:
         os.rename(fresh, replacement(path))
         finish(path)
     except OSError as problem:
-        raise StoreFailed(f"{path} is damaged, and the readable part cannot be saved: {problem}") from problem
+        raise StoreFailed(
+            f"{path} is damaged, and the readable part cannot be saved: {plain_reason(problem)}"
+        ) from problem
     except sqlite3.Error as problem:
         raise StoreFailed(f"{path} is damaged; saving the readable part: {explained(problem, fresh)}") from problem
     finally:
@@ -503,7 +505,9 @@ def finish(path: str) -> None:
             os.unlink(f"{path}-shm")
         os.replace(ready, path)
     except OSError as problem:
-        raise StoreFailed(f"{path} is damaged, and the readable part cannot replace it: {problem}") from problem
+        raise StoreFailed(
+            f"{path} is damaged, and the readable part cannot replace it: {plain_reason(problem)}"
+        ) from problem
 
 
 def _refill(path: str, fresh: str) -> list[str]:

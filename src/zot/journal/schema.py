@@ -122,7 +122,7 @@ def is_there(path: str) -> bool:
         return False
     except (OSError, ValueError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else problem
-        raise StoreFailed(f"{path} cannot be looked at ({reason}): check its disk and its permissions") from problem
+        raise StoreFailed(f"{path} cannot be inspected ({reason}): check its disk and its permissions") from problem
     return True
 
 
@@ -137,7 +137,7 @@ def connect(path: str) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = NORMAL")
         # On a file system without shared memory the journal is slower, but correct.
         if (mode := _write_ahead(connection)) != "wal":
-            log.warning("%s is where SQLite cannot write ahead (its mode is %s): readers wait for writers", path, mode)
+            log.warning("%s cannot have a write-ahead log (journal mode: %s): readers wait for writers", path, mode)
     except UnicodeDecodeError as problem:
         connection.close()
         raise JournalDamaged(f"{path} is damaged: not even the error is text") from problem
@@ -265,7 +265,7 @@ def check_room(path: str) -> None:
     except PermissionError:
         return  # The directory takes no new files; the journal itself was tested before.
     except OSError as problem:
-        reason = f"the disk cannot take {_ROOM_BYTES >> 20} MiB more beside {path}: {problem.strerror}"
+        reason = f"the disk has no room for another {_ROOM_BYTES >> 20} MiB beside {path}: {problem.strerror}"
         raise StoreFailed(f"{reason}; free some space, then resume") from problem
 
 

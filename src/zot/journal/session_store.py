@@ -57,6 +57,8 @@ class SessionStore(ABC):
 
     shared = True
     keeps = True
+    #: Whether opening this record created the session.
+    is_new = False
 
     def __init__(
         self, journal: SessionJournal, session: SessionRecord, last: int, *, patience_s: float = PATIENCE_S

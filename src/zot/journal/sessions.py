@@ -88,6 +88,9 @@ class SessionJournal(SessionReader):
     async def record(self, session_id: str, *, cwd: str = "", create: bool = True) -> SessionStore:
         """Return the record of a session, creating it if ``create``; else raise NoSuchSession if there is none."""
 
+    async def discard(self, record: SessionStore) -> None:
+        """Delete a session that this record created, unless it has been used since, where the journal can do so."""
+
     @abstractmethod
     async def resume(self, session_id: str, *, cwd: str = "", create: bool = True) -> tuple[SessionStore, StoredPast]:
         """Return the record of a session and its past."""

@@ -189,7 +189,7 @@ class LocalConversation:
             if (known.tool, known.subject) == (one.tool, one.subject):
                 await self._session.forget(known)
                 return
-        raise UserError("no such permission is remembered")
+        raise UserError("no such permission is stored")
 
     async def commands(self) -> Sequence[CommandInfo]:
         return await self._session.commands()

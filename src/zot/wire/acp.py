@@ -5,7 +5,8 @@ from __future__ import annotations
 import os.path
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from itertools import groupby
+from typing import Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
@@ -569,24 +570,17 @@ class UpdateMaker:
 
         Consecutive pieces of a message are joined, and the output of a running tool is repeated once at the end.
         """
-        kind, pieces = "", list[str]()
         running: list[str] = []
-        for event in events:
-            piece = _PIECES.get(type(event))
-            if piece != kind and pieces:
-                yield chunk(kind, "".join(pieces))
-                pieces.clear()
-            kind = piece or ""
-            if isinstance(event, TextDelta | ThinkingDelta):
-                pieces.append(event.delta)
+        for kind, group in groupby(events, type):
+            if (piece := _PIECES.get(kind)) is not None:  # Most events.
+                yield chunk(piece, "".join([one.delta for one in cast(Iterator[TextDelta], group)]))
                 continue
-            if isinstance(event, ToolProgress):
-                running.append(event.id)
-            elif isinstance(event, ToolResult) and event.id in running:
-                running = [one for one in running if one != event.id]
-            yield from self._updates(event, window)
-        if pieces:
-            yield chunk(kind, "".join(pieces))
+            for event in group:
+                if isinstance(event, ToolProgress):
+                    running.append(event.id)
+                elif isinstance(event, ToolResult) and event.id in running:
+                    running = [one for one in running if one != event.id]
+                yield from self._updates(event, window)
         yield from self.cards.live(running)
 
     def _updates(self, event: AgentEvent, window: int) -> Sequence[Update]:

@@ -24,6 +24,7 @@ from zot.errors import (
     UserError,
 )
 from zot.events import (
+    PIECES,
     AgentEvent,
     ApprovalAnswer,
     ApprovalRequest,
@@ -258,6 +259,9 @@ class AcpSession(WritingSubscriber):
         if batch.prompt_id:
             self._started(batch.prompt_id)
         pending: list[AgentEvent] = []
+        if PIECES.issuperset(map(type, batch.events)):  # Most batches.
+            self._show([*batch.events])
+            return
         for event in batch.events:
             match event:
                 case ApprovalRequest():

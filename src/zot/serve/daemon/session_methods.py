@@ -540,7 +540,7 @@ class SessionMethods:
                 if (one.tool, one.subject) == (asked.tool, asked.subject):
                     await session.forget(one)
                     return daemon_types.Forgotten(asked.session_id)
-        raise UserError("no such permission is remembered")
+        raise UserError("no such permission is stored")
 
 
 def _not_begun(why: AgentError, code_if_unwanted: int) -> RpcError:
