@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 from harness import at_home
-from zot.config.agents import AgentConfigs
+from zot.config.configured_agents import AgentConfigs
 from zot.config.paths import DaemonPaths
 from zot.journal import replay
 from zot.journal.journal import Journal
 from zot.journal.opening import open_journal
-from zot.journal.sessions import SessionJournal
+from zot.journal.recorded_sessions import SessionJournal
 from zot.runtime.shared import SharedResources
 from zot.serve.daemon.audit import Audit
 from zot.serve.daemon.claim import Claim, claim_endpoint

@@ -7,8 +7,8 @@ import os
 from collections.abc import Sequence
 
 from zot.config import flags
-from zot.config.agents import AgentConfigs
 from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, ignore_foreign, zot_home
+from zot.config.configured_agents import AgentConfigs
 from zot.config.flags import Flag
 from zot.config.paths import locate
 from zot.errors import UsageError

@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from zot.config.agents import AgentConfigs, daemon_journal
+from zot.config.configured_agents import AgentConfigs, daemon_journal
 from zot.config.paths import DaemonPaths
 from zot.errors import AgentError, RunCancelled, SessionBusy, StoreFailed, UsageError, UserError, explained
 from zot.events import UserMessage
-from zot.fleet import requests
-from zot.fleet.queue import PromptQueue, QueuedPrompt
-from zot.fleet.requests import REQUESTS, AbortRun, AnswerApproval, DroppedPrompt, Outcome, SteerRun, TakenRequest
+from zot.fleet import worker_requests
+from zot.fleet.prompt_queue import PromptQueue, QueuedPrompt
+from zot.fleet.worker_requests import REQUESTS, AbortRun, AnswerApproval, DroppedPrompt, Outcome, SteerRun, TakenRequest
 from zot.journal import replay
 from zot.journal.lease import host_name
 from zot.journal.opening import open_journal
@@ -128,7 +128,7 @@ class FleetWorker:
         dropped = DroppedPrompt(str(why), is_cancelled=isinstance(why, RunCancelled))
         try:
             session = await self._journal.find(prompt.session_id)
-            await self._journal.writing(requests.drop_prompt, job, session.number, dropped)
+            await self._journal.writing(worker_requests.drop_prompt, job, session.number, dropped)
         except AgentError as problem:
             log.warning("session %r: a prompt was dropped (%s), and that was not recorded: %s",
                         prompt.session_id, why, problem)  # fmt: skip
@@ -155,9 +155,9 @@ class FleetWorker:
             return
         stores = [(session.store, session) for session in self._pool.sessions]
         by_number = {store.number: session for store, session in stores if isinstance(store, SessionStore)}
-        for taken in await self._journal.writing(requests.take, [*held]):
+        for taken in await self._journal.writing(worker_requests.take, [*held]):
             outcome = _answered(by_number.get(taken.session), taken)
-            await self._journal.writing(requests.conclude, taken, outcome)
+            await self._journal.writing(worker_requests.conclude, taken, outcome)
 
 
 def _answered(session: Session | None, taken: TakenRequest) -> Outcome:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from daemons import PATIENCE_S, Caller, Frame, running
-from zot.config.agents import AgentConfigs
+from zot.config.configured_agents import AgentConfigs
 from zot.config.paths import DaemonPaths
 from zot.journal.opening import open_journal
 from zot.journal.postgres.journal import PostgresJournal

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 from zot.errors import AgentError, RunCancelled, StoreFailed, UserError
 from zot.events import AgentEvent, UserMessage
-from zot.fleet import requests
-from zot.fleet.queue import DEFAULT_POOL, PromptQueue, QueuedPrompt
-from zot.fleet.requests import AbortRun, AnswerApproval, DroppedPrompt, Outcome, SteerRun, WorkerRequest
+from zot.fleet import worker_requests
+from zot.fleet.prompt_queue import DEFAULT_POOL, PromptQueue, QueuedPrompt
+from zot.fleet.worker_requests import AbortRun, AnswerApproval, DroppedPrompt, Outcome, SteerRun, WorkerRequest
 from zot.journal.connection import Connection
 from zot.journal.postgres.doorbell import ROWS, Listener
 from zot.journal.postgres.journal import PostgresJournal
 from zot.journal.queries import key_of
 from zot.serve.daemon.access import check_use
-from zot.serve.daemon.connection import ClientConnection, Deferred, Handler
+from zot.serve.daemon.client_connection import ClientConnection, Deferred, Handler
 from zot.serve.daemon.feed import RecordedEvents, grouped
 from zot.serve.daemon.session_methods import RunReply, read_attachments
 from zot.session.history import Batch
@@ -192,7 +192,7 @@ class Gateway:
         """Answer the clients whose prompts will never run."""
         waiting = {run.job: run for runs in self._runs.values() for run in runs if not run.has_begun and run.job}
         if waiting:
-            for job, why in (await self._journal.reading(requests.dropped_prompts, [*waiting])).items():
+            for job, why in (await self._journal.reading(worker_requests.dropped_prompts, [*waiting])).items():
                 waiting[job].drop(why)
             for session_id in [*self._runs]:
                 self._forget(session_id)
@@ -320,10 +320,10 @@ class Gateway:
 
     async def _ask(self, session: int, request: WorkerRequest) -> Outcome:
         """Ask the worker that runs a session. If it is gone, the one that takes the session over answers."""
-        number = await self._journal.writing(requests.make, session, request)
+        number = await self._journal.writing(worker_requests.make, session, request)
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                while (outcome := await self._journal.reading(requests.outcome_of, number)) is None:
+                while (outcome := await self._journal.reading(worker_requests.outcome_of, number)) is None:
                     async with self._heard:
                         try:
                             async with asyncio.timeout(_LOOK_S):
@@ -331,7 +331,7 @@ class Gateway:
                         except TimeoutError:
                             pass
         except TimeoutError:
-            await self._journal.writing(requests.withdraw, number)
+            await self._journal.writing(worker_requests.withdraw, number)
             return Outcome("no worker runs this session", is_late=True)
         return outcome
 
