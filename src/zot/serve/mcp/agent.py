@@ -325,6 +325,13 @@ class AgentService(McpService):
 
     async def _call(self, exchange: Exchange) -> Mapping[str, Any]:
         called = read_params(_calls, exchange.request)
+        try:
+            return await self._called(exchange, called)
+        except RpcError as problem:
+            self._sessions.note(exchange.grant, "tools/call", "", str(problem.code))
+            raise
+
+    async def _called(self, exchange: Exchange, called: _Call) -> Mapping[str, Any]:
         _check_role(exchange.grant, "prompt")
         if called.name not in ("zot", "zot_reply"):
             raise RpcError(INVALID_PARAMS, f"there is no tool {called.name[:100]!r}; there are zot and zot_reply")
