@@ -33,8 +33,8 @@ from zot.config.trust import TrustStore
 from zot.errors import ConfigError, ToolFailed, UserError
 from zot.extensions.log import log_path, read
 from zot.mcp.listing import ToolCache
+from zot.mcp.server_settings import McpSource, find_servers, project_file, read_project
 from zot.mcp.servers import ManagedServer
-from zot.mcp.sources import McpSource, find_servers, project_file, read_project
 from zot.mcp.tool import McpTool
 from zot.messages import TextBlock
 from zot.runtime.check import working_directory

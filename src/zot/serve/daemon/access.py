@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from zot.errors import NoSuchSession, RuntimeBusy, UserError
 from zot.runtime.pool import NewSessionSettings, SessionPool
-from zot.serve.daemon.connection import ClientConnection
+from zot.serve.daemon.client_connection import ClientConnection
 from zot.wire.jsonrpc import NOT_OWNED, RpcError
 
 if TYPE_CHECKING:
