@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 import procrastinate
-from procrastinate.exceptions import ConnectorException
-from procrastinate.jobs import Status
+from procrastinate.exceptions import ConnectorException, JobAborted
+from procrastinate.jobs import Job, Status
 from procrastinate.schema import SchemaManager
 
 from zot.encoding import thread_safe_type
@@ -26,6 +26,8 @@ DEFAULT_POOL = "default"
 _TASK = "zot.prompt"
 _MIGRATING = 0x7A6F7403
 _CONNECTIONS = 6
+#: How often a prompt is tried while the database fails.
+_MAX_ATTEMPTS = 60
 #: The pause before a database that was gone is tried again.
 _RETRY_S = 0.3
 
@@ -45,6 +47,18 @@ class QueuedPrompt(msgspec.Struct, frozen=True, kw_only=True):
 RunPrompt = Callable[[int, QueuedPrompt], Awaitable[None]]
 
 
+class _TryAgain(procrastinate.BaseRetryStrategy):
+    """Queues a prompt again whose worker ends, or loses the database. One that has begun does not run again."""
+
+    def get_retry_decision(self, *, exception: BaseException, job: Job) -> procrastinate.RetryDecision | None:
+        """Return that it is tried again: at once if it was cancelled, later if the database failed."""
+        if isinstance(exception, asyncio.CancelledError | JobAborted):
+            return procrastinate.RetryDecision(retry_in={"seconds": 0})
+        if isinstance(exception, StoreFailed) and job.attempts < _MAX_ATTEMPTS:
+            return procrastinate.RetryDecision(retry_in={"seconds": 1})
+        return None
+
+
 class PromptQueue:
     """The prompts that wait for a worker, in order for each session. Open it before use."""
 
@@ -56,7 +70,7 @@ class PromptQueue:
         )
         self._app = procrastinate.App(connector=connector)
 
-        @self._app.task(name=_TASK, pass_context=True)
+        @self._app.task(name=_TASK, pass_context=True, retry=_TryAgain())
         async def prompt(context: procrastinate.JobContext, body: str) -> None:
             assert run is not None
             assert context.job.id is not None
