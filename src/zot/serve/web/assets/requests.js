@@ -52,7 +52,7 @@ export class Cards {
         button("Always allow", decide("allow_always"), { key: "l" }), button("Reject", decide("reject"), { kind: "bad", key: "r" }));
     }
     const place = named ? h("a", { href: `#/s/${encodeURIComponent(sessionId)}` }, this.board.titleOf(sessionId)) : null;
-    one.element = h("section", { class: "card request", tabIndex: 0, data: { kind, request: keyOf(sessionId, id) },
+    one.element = h("article", { class: "card request", tabIndex: 0, data: { kind, request: keyOf(sessionId, id) },
       "aria-label": `${title}${kind === "approval" ? " waits for approval" : ""}`, on: { keydown: (press) => byKey(press, buttons) } },
     h("div", { class: "row" }, h("h3", null, title), named ? h("span", { class: "in" }, "in ", place) : null,
       h("span", { class: "left" }, left)),
@@ -87,6 +87,7 @@ export class Cards {
     try {
       await this.board.connection.call(method, { sessionId: one.sessionId, requestId: one.id, ...params });
     } catch (problem) {
+      if (one.element.dataset.settled !== undefined) return; // Somebody else was first, and the card says who.
       say(one.result, problem.message);
       for (const each of one.buttons.children) each.disabled = false;
       this.board.refresh();
