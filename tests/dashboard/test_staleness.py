@@ -12,6 +12,7 @@ from harness import at_home
 from optional import needs
 from serve.web.face import Face, until
 from serve.web.pages import IDLE, LIVE, begin, dashboard, open_session, paired, recorded, shown, submit
+from zot.serve.daemon.connection import ClientConnection
 from zot.serve.web import listen, open_daemon
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -22,7 +23,10 @@ KILLS = 100
 async def test_a_socket_killed_a_hundred_times_in_mid_turn_costs_nothing(browser: Browser, face: Face) -> None:
     page = await paired(browser, face, name="shaky")
     session = await begin(page, "!slow 2400 0.01")
-    mine = lambda: [one for one in face.daemon.connections if one.grant.name == "web.shaky"]  # noqa: E731
+
+    def mine() -> list[ClientConnection]:
+        return [one for one in face.daemon.connections if one.grant.name == "web.shaky"]
+
     for number in range(KILLS):
         for connection in mine():
             connection.wire.cut("a test")

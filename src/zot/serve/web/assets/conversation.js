@@ -289,12 +289,12 @@ export class Conversation {
       announce("The answer is complete.");
     } catch (problem) {
       // A turn that failed shows its error, perhaps later; a prompt that was refused never became one.
-      if (this.transcript.prompts.has(promptId) || problem.data?.stopReason) return;
-      if (problem.sent) {
+      const began = this.transcript.prompts.has(promptId) || problem.data?.stopReason;
+      if (problem.sent && !began) {
         this.lost.set(promptId, { text: prompt, attachments }); // The replay will tell.
         return;
       }
-      this.unsent(prompt, attachments, problem.message);
+      if (!began) this.unsent(prompt, attachments, problem.message);
     }
     this.composer.dequeue(promptId);
   }
