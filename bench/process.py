@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from time import perf_counter, perf_counter_ns
 from types import TracebackType
 
@@ -63,12 +64,29 @@ class Process:
         self._seen = self._seen.partition(mark)[2]
         return now
 
+    def line(self) -> bytes:
+        """Return the next line; later output is kept for the next call."""
+        while b"\n" not in self._seen:
+            self._seen += self.read()
+        line, _, self._seen = self._seen.partition(b"\n")
+        return line
+
     def ended(self) -> float:
         """Wait for the end and return its time."""
         while os.read(self._out, _BLOCK_BYTES):
             pass
         self._child.wait()
         return perf_counter()
+
+
+def cpu_s(pid: int) -> float:
+    """Return the processor time of a process with all its threads."""
+    tasks = Path(f"/proc/{pid}/task")
+    return (
+        sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
+        if os.path.isdir(tasks)
+        else 0.0
+    )
 
 
 def rpc(installation: Installation, *flags: str) -> list[str]:

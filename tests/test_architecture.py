@@ -36,6 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": set(),
     "wire": set(),
     "journal": set(),
+    # The queue of prompts for workers: it knows the database, and no session.
+    "fleet": {"journal"},
     "tools": {"config"},
     "providers": {"config"},
     "agent": {"config", "providers", "tools"},
@@ -50,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {"config", "wire"},
     "sdk": {"config", "providers", "session", "runtime"},
     "serve": {
-        "config", "wire", "journal", "tools", "providers", "extensions", "session", "runtime", "client",
+        "config", "wire", "journal", "fleet", "tools", "providers", "extensions", "session", "runtime", "client",
     },
     "ui": {"config", "wire", "journal", "providers", "extensions", "session", "runtime", "client"},
     "commands": {
@@ -97,9 +99,9 @@ SEAMS: dict[str, set[tuple[str, str]]] = {
 }  # fmt: skip
 #: Libraries that are imported inside functions: slow to load, and few runs need them.
 LATE_LIBRARIES = {
-    "asyncio", "base64", "ctypes", "difflib", "email", "hashlib", "hmac", "importlib", "inspect", "ipaddress", "json",
-    "jsonschema_rs", "logging", "markdown_it", "ntpath", "pathlib", "queue", "random", "rich", "shlex", "signal",
-    "tempfile", "textwrap", "tomllib", "traceback", "urllib", "webbrowser",
+    "asyncio", "base64", "ctypes", "difflib", "email", "fnmatch", "hashlib", "hmac", "importlib", "inspect",
+    "ipaddress", "json", "jsonschema_rs", "logging", "markdown_it", "ntpath", "pathlib", "queue", "random", "rich",
+    "shlex", "signal", "tempfile", "textwrap", "tomllib", "traceback", "urllib", "webbrowser",
 }  # fmt: skip
 
 
@@ -252,7 +254,7 @@ def test_the_helpers_of_this_file_find_their_cases() -> None:
     assert part_of("zot.providers.lab.script") == "providers"
     assert part_of("zot") == "__init__"
     assert "append" in {name for path in FILES for name, _ in calls(path)}
-    assert "zot.serve.daemon.main" in {*run_time_imports(SRC / "commands" / "daemon.py")}
+    assert "zot.serve.daemon.daemon_process" in {*run_time_imports(SRC / "commands" / "daemon.py")}
 
 
 def test_types_are_compiled_by_one_thread_at_a_time() -> None:

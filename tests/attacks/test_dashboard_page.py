@@ -13,7 +13,7 @@ import pytest_asyncio
 from browser import Browser, Page, browsing
 from extensions.stage import Extension
 from optional import needs
-from serve.web.face import Face
+from serve.web.face import Face, until
 from serve.web.pages import IDLE, begin, dashboard, link, paired, submit
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -155,5 +155,5 @@ async def test_a_foreign_page_cannot_frame_reach_or_script_the_dashboard(browser
         assert await foreign.run(
             "(() => { try { return document.getElementById('f').contentDocument === null } catch { return true } })()"
         )
-        assert any("frame-ancestors" in one or "X-Frame-Options" in one for one in foreign.problems)
+        await until(lambda: any("frame-ancestors" in one or "X-Frame-Options" in one for one in foreign.problems))
     assert await page.run("fetch('device').then((one) => one.status)") == 200, "it is still paired"

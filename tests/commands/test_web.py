@@ -129,7 +129,7 @@ def test_the_browser_gets_the_link_in_a_file_that_is_ours_alone(web: Shell) -> N
 
 def test_mistakes_are_reported(web: Shell) -> None:
     for words, reason in (
-        (("--role", "extend"), "'extend' is none of view"),
+        (("--role", "extend"), "unknown role 'extend'; known: view"),
         (("--port", "x"), "'x' is not a port"),
         (("--name", "a b", "--port", "0"), "is not a name for a token"),
         (("nonsense",), "has no subcommand 'nonsense'"),

@@ -9,9 +9,9 @@ import pytest
 from fakes import Answer, FakeTransport
 from zot.config.vendors import VENDORS, endpoint
 from zot.errors import ConnectionFailed
-from zot.providers import listing as probing
+from zot.providers import model_listing as probing
 from zot.providers.base import HttpRequest
-from zot.providers.listing import Probed, probe
+from zot.providers.model_listing import Probed, probe
 
 
 async def ask(transport: FakeTransport, name: str = "anthropic", key: str = "k") -> Probed:
@@ -64,7 +64,7 @@ async def test_a_custom_server_is_asked_at_its_address(address: str, url: str) -
 
 async def test_without_a_key_none_can_be_refused() -> None:
     assert await ask(FakeTransport([Answer([b""], 401)]), "ollama", "") == Probed(
-        "refused", "it wants a key (http 401)"
+        "refused", "it requires a key (http 401)"
     )
     assert await ask(FakeTransport([Answer([b""], 200)]), "ollama", "") == Probed("accepted", "it answers")
 

@@ -79,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
     config = resolve(settings)
     check_settings(config)  # A missing key is reported with the first session, so that the client can authenticate.
     if os.isatty(0):
-        sys.stderr.write("zot: this speaks JSON-RPC to an editor, and Ctrl-D ends it; zot -p PROMPT answers people\n")
+        sys.stderr.write("zot: acp speaks JSON-RPC with an editor; Ctrl-D ends it. To ask the agent: zot -p PROMPT\n")
     leave_on_signals()
     incoming, outgoing = claim()
     greeting, lines = AcpGreeting(), LineSplitter(max_line_bytes=limit)

@@ -12,11 +12,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from zot.config import flags
-from zot.config.agents import AgentConfigs
 from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, ignore_foreign, zot_home
+from zot.config.configured_agents import AgentConfigs
 from zot.config.file import DaemonSettings, Tls, checked_listen_address
 from zot.config.paths import locate
-from zot.errors import ConfigError, DaemonRunning, UsageError
+from zot.errors import DaemonRunning, ExtraMissing, UsageError
 from zot.serve.stdio import leave, leave_on_signals
 from zot.text import printable
 from zot.wire.lines import MAX_LINE_BYTES
@@ -30,6 +30,8 @@ _OWN_FLAGS = (
                group="Endpoint", advanced=True),
     flags.Flag("--ephemeral", "Exit one second after the last client has disconnected.", group="Endpoint"),
     flags.Flag("--replace", "Take over from the running daemon without refusing clients.", group="Endpoint"),
+    flags.Flag("--pool", "With --store: send prompts to this pool of workers (default: default).", value="NAME",
+               group="Endpoint", advanced=True),
     flags.MAX_LINE_FLAG,
 )  # fmt: skip
 _OWN = frozenset(flag.key for flag in _OWN_FLAGS)
@@ -47,7 +49,7 @@ Manage the running daemon with: zot daemon status, stop, logs, audit, token.""",
         ("zot daemon --listen ws://127.0.0.1:7777", "Also serve WebSocket clients on this machine."),
     ),
     {
-        0: "It was asked to end.",
+        0: "It was told to stop.",
         1: "It could not start, or could not record sessions any more.",
         2: "Wrong usage.",
         3: "Another daemon serves this socket.",
@@ -87,13 +89,22 @@ def main(argv: Sequence[str]) -> int:
         sys.stderr.write(f"zot: {problem}\n")
         return _TAKEN
 
-    from zot.serve.daemon.main import serve  # Imported lazily: the endpoint is claimed first, since clients wait.
+    from zot.serve.daemon.daemon_process import (
+        serve,  # Imported lazily: the endpoint is claimed first, since clients wait.
+    )
 
     given = {name: value for name, value in settings.items() if name not in _OWN}
     place = replace(place, socket=claim.path)  # A socket passed by the service manager may be elsewhere.
     limit = own.get("max_line_bytes", MAX_LINE_BYTES)
     serving = serve(
-        place, agents, claim, given, ephemeral=bool(own.get("ephemeral")), listens=listens, max_line_bytes=limit
+        place,
+        agents,
+        claim,
+        given,
+        ephemeral=bool(own.get("ephemeral")),
+        listens=listens,
+        max_line_bytes=limit,
+        worker_pool=own.get("pool", ""),
     )
     leave(asyncio.run(serving))
 
@@ -110,7 +121,7 @@ def listen_addresses(own: Mapping[str, Any], settings: DaemonSettings) -> Sequen
     from importlib.util import find_spec  # Imported lazily: only `--listen` needs it.
 
     if missing := [name for name in ("starlette", "uvicorn", "websockets") if find_spec(name) is None]:
-        raise ConfigError(f"--listen needs {' and '.join(missing)}; in a clone of zot, run: pip install '.[web]'")
+        raise ExtraMissing(f"--listen needs {', '.join(missing)}", "web")
     cert, key = own.get("tls_cert") or settings.tls_cert, own.get("tls_key") or settings.tls_key
     tls = None if cert is None else Tls(cert, key)
     for address in addresses:

@@ -14,10 +14,9 @@ from typing import Any, Literal
 import msgspec
 
 from zot.config import flags
-from zot.config.address import split_url
-from zot.config.agents import AgentConfigs
 from zot.config.auth_file import check as check_auth_file
 from zot.config.auth_file import path_in
+from zot.config.base_url import split_url
 from zot.config.config import (
     AGENT_FLAGS,
     PROXY_NAMES,
@@ -27,6 +26,7 @@ from zot.config.config import (
     resolve,
     zot_home,
 )
+from zot.config.configured_agents import AgentConfigs
 from zot.config.credentials import Credential, find, stored_for
 from zot.config.paths import locate
 from zot.config.private_paths import private_paths
@@ -37,7 +37,7 @@ from zot.config.vendors import VENDORS, Endpoint, Vendor, endpoint
 from zot.errors import AgentError, ConfigError, ProviderError, UsageError
 from zot.providers.base import Transport
 from zot.providers.http import HttpTransport, find_proxy
-from zot.providers.listing import Outcome, probe
+from zot.providers.model_listing import Outcome, probe
 from zot.runtime.key_command import KeyCommand
 from zot.tools.guardian import open_processes
 from zot.tools.guardian_process.kernel import why_no_keyring
@@ -65,7 +65,7 @@ Asks each service that has a key whether it accepts the key. The flags of `zot r
         *AGENT_FLAGS,
     ),
     examples=(("zot doctor --offline", "Check the set-up without network."),),
-    exits={0: "The chosen provider works.", 1: "It does not.", 2: "Wrong usage."},
+    exits={0: "The chosen provider works.", 1: "It does not work.", 2: "Wrong usage."},
 )
 
 
@@ -199,7 +199,7 @@ def _cwd(config: Config) -> str:
     try:
         return os.path.abspath(config.cwd or os.getcwd())
     except FileNotFoundError:
-        raise ConfigError("the current directory no longer exists; use --cwd DIR") from None
+        raise ConfigError("the current directory no longer exists; choose another cwd (--cwd DIR)") from None
 
 
 def _home(home: str | None) -> DoctorCheck:
@@ -346,7 +346,7 @@ def _protections(config: Config, cwd: str) -> list[DoctorCheck]:
     existing = [one.path for one in private if os.path.lexists(one.path)]
     protected = [path for path in protected_paths(config.protected) if os.path.lexists(os.path.join(cwd, path))]
     return [
-        DoctorCheck("hidden", "ok", f"hidden from locked tools and strangers: {', '.join(existing) or 'none yet'}"),
+        DoctorCheck("hidden", "ok", f"hidden from --lock and confined extensions: {', '.join(existing) or 'none yet'}"),
         DoctorCheck("protected", "ok", f"read-only under --lock: {', '.join(protected) or 'none'}"),
     ]
 

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from zot.config import flags
-from zot.config.address import split_url
 from zot.config.auth_file import AuthEntry, path_in, remove, store
+from zot.config.base_url import split_url
 from zot.config.config import keyless_environment, zot_home
 from zot.config.credentials import checked
 from zot.config.vendors import VENDORS, Endpoint, Vendor, endpoint
 from zot.errors import ConfigError, UsageError
 from zot.providers.http import HttpTransport
-from zot.providers.listing import Probed, probe
+from zot.providers.model_listing import Probed, probe
 from zot.runtime.key_command import KeyCommand
 from zot.text import did_you_mean
 
@@ -42,7 +42,7 @@ If standard input is not a terminal, its first line is the key.""",
 LOGOUT_MANUAL = flags.Manual(
     "zot logout PROVIDER",
     "Delete a provider's key, or the command that prints it, from $ZOT_HOME/auth.json.",
-    examples=(("zot logout anthropic", "Forget the key."),),
+    examples=(("zot logout anthropic", "Delete the key."),),
     exits={0: "The key is deleted.", 1: "No key was stored.", 2: "Wrong usage."},
 )
 _MAX_KEY_BYTES = 16 * 1024
@@ -74,7 +74,7 @@ def logout(argv: Sequence[str]) -> int:
         return 1
     sys.stdout.write(f"removed for {vendor.name} from {path_in(home)}\n")
     if name := next((name for name in vendor.key_names if os.environ.get(name)), None):
-        sys.stderr.write(f"zot: {name} is still set\n")
+        sys.stderr.write(f"zot: {name} is still set, and zot uses its key\n")
     return 0
 
 

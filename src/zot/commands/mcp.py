@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from zot.commands.mcp_serve import FLAGS as SERVE_FLAGS
 from zot.commands.subcommands import (
     FAILED,
     JSON_FLAG,
@@ -32,8 +33,8 @@ from zot.config.trust import TrustStore
 from zot.errors import ConfigError, ToolFailed, UserError
 from zot.extensions.log import log_path, read
 from zot.mcp.listing import ToolCache
+from zot.mcp.server_settings import McpSource, find_servers, project_file, read_project
 from zot.mcp.servers import ManagedServer
-from zot.mcp.sources import McpSource, find_servers, project_file, read_project
 from zot.mcp.tool import McpTool
 from zot.messages import TextBlock
 from zot.runtime.check import working_directory
@@ -76,7 +77,9 @@ def _cache(config: Config) -> ToolCache:
 def _named(config: Config, name: str) -> McpSource:
     known = {one.name: one for one in _found(config)}
     if name not in known:
-        raise UserError(f"there is no MCP server {name!r}{did_you_mean(name, known) or '; zot mcp list shows them'}")
+        raise UserError(
+            f"no MCP server is named {name!r}{did_you_mean(name, known) or '; list them with: zot mcp list'}"
+        )
     return known[name]
 
 
@@ -180,7 +183,7 @@ def _call(request: CommandRequest) -> int:
     try:
         args: dict[str, Any] = msgspec.json.decode(rest[0] if rest else "{}", type=dict[str, Any])
     except msgspec.MsgspecError as problem:
-        raise UserError(f"the arguments are no JSON object: {problem}") from None
+        raise UserError(f"the arguments are not a JSON object: {problem}") from None
     source = _named(config, name)
 
     async def call(server: ManagedServer) -> int:
@@ -189,7 +192,7 @@ def _call(request: CommandRequest) -> int:
         found = next((one for one in server.tools if tool_name in (one.name, one.spec.name)), None)
         if found is None:
             near = did_you_mean(tool_name, [one.name for one in server.tools])
-            raise UserError(f"{name} has no tool {tool_name!r}{near or f'; zot mcp tools {name} lists them'}")
+            raise UserError(f"{name} has no tool {tool_name!r}{near or f'; list them with: zot mcp tools {name}'}")
         tool, context = McpTool(server, found, lambda: None), ToolContext(working_directory(config.cwd), source.env)
         try:
             _show(await tool.run(args, context))
@@ -218,7 +221,7 @@ def _logs(request: CommandRequest) -> int:
     kept = data_directory(config)
     path = log_path(kept or "", _named(config, name).name, "mcp")
     if kept is None or (not os.path.exists(path) and not request.settings.get("follow")):
-        raise UserError(f"there is no log of {name!r}: it was never started")
+        raise UserError(f"no log of {name!r} exists: it has not been started yet")
     if request.settings.get("follow"):
         return follow_log(path, _write)
     _write(read(path))
@@ -236,7 +239,7 @@ def _trust(request: CommandRequest) -> int:
     cwd = working_directory(config.cwd)
     path, project = project_file(cwd), read_project(config, cwd)
     if not project.sources:
-        raise UserError(f"there is no {path}, or it has no servers")
+        raise UserError(f"{path}: no such file, or it has no servers")
     if not project.fingerprint:
         raise UserError(f"{path}: {project.sources[0].problem}")
     for one in project.sources:
@@ -260,11 +263,13 @@ def _untrust(request: CommandRequest) -> int:
 
 def _store(config: Config) -> TrustStore:
     if (home := zot_home(config.environment)) is None:
-        raise ConfigError("there is no home to remember it in: set ZOT_HOME or HOME")
+        raise ConfigError("no directory to store trust in: set ZOT_HOME or HOME")
     return TrustStore(home)
 
 
 GROUP = CommandGroup("zot mcp", "Manage MCP servers: programs that offer tools to the model.", (
+    Subcommand("serve", "", "Serve the agent to an MCP client, as the tools zot and zot_reply.", "mcp_serve.run",
+               flags=SERVE_FLAGS),
     Subcommand("list", "", "List the servers, and why one cannot be used.", _list, flags=_FLAGS),
     Subcommand("test", "[NAME...]", "Start servers, ask for their tools, and keep those in the cache.", _test, (0, 100),
                _FLAGS),

@@ -37,7 +37,7 @@ from zot.config.tokens import check_name, path_in, read_scoped, revoke, scoped_p
 from zot.errors import UsageError, UserError
 from zot.files import replace_file
 from zot.messages import timestamp
-from zot.text import printable
+from zot.text import did_you_mean, printable
 from zot.wire.daemon import ROLES
 
 #: Where a daemon that `zot web` starts listens, unless --port names another port.
@@ -118,7 +118,7 @@ def devices(request: CommandRequest) -> int:
     if request.json:
         write_json(known)
     elif not known:
-        print_note("no browser is paired; zot web pair prints a link")
+        print_note("no browser is paired; print a link with: zot web pair")
     else:
         rows = [(one.name, ", ".join(one.roles), one.paired, one.expires or "never") for one in known]
         write(aligned([("NAME", "ROLES", "PAIRED", "END"), *rows]))
@@ -129,9 +129,9 @@ def revoke_device(request: CommandRequest) -> int:
     """Unpair a browser; its connections are closed. Raise UserError if there is none of that name."""
     place, name = place_of(request), request.words[0]
     if name not in {one.name for one in _devices(place.data_dir)}:
-        raise UserError(f"no device is called {name!r}; zot web devices lists all")
+        raise UserError(f"no device is named {name!r}; list them with: zot web devices")
     revoke(path_in(place.data_dir), f"{DEVICE_PREFIX}{name}")
-    print_note(f"the device {name!r} is not paired any more; its connections are closed")
+    print_note(f"unpaired the device {name!r} and closed its connections")
     return 0
 
 
@@ -139,7 +139,8 @@ def _roles(request: CommandRequest) -> tuple[str, ...]:
     """Return the roles that the flags grant. Raise UsageError."""
     given = [role.strip() for one in request.settings.get("role", ()) for role in one.split(",")]
     if unknown := [role for role in given if role not in _ROLES]:
-        raise UsageError(f"--role: {unknown[0]!r} is none of {', '.join(_ROLES)}")
+        near = did_you_mean(unknown[0], _ROLES)
+        raise UsageError(f"--role: unknown role {unknown[0]!r}; known: {', '.join(_ROLES)}{near}")
     return (*dict.fromkeys(given),) or _ROLES
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
-from zot.errors import UserError
+from zot.errors import UserError, plain_reason
 from zot.extensions.peer import (
     BURST,
     PER_S,
@@ -117,7 +117,7 @@ class ExtensionConnection:
                 carrier.end()
             reason = await self._process_until_end(carrier)
         except (OSError, ValueError, UserError) as problem:
-            reason = f"could not be started: {problem}"
+            reason = f"could not be started: {plain_reason(problem)}"
         finally:
             self._report_flood()
             self._carry_out(self.peer.end(reason, self._loop.time(), began=self._carrier is not None))

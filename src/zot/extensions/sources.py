@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 import msgspec
 
 from zot.config.trust import copy_hashed
-from zot.errors import UserError
+from zot.errors import UserError, plain_reason
 from zot.extensions.confinement import Confinement, ExtensionPlace, NoSandbox, environment
 from zot.extensions.manifest import Manifest, changeable, command_line, data_directories, load, program
 from zot.extensions.peer import ExtensionDeadlines, ExtensionPeer, Unconfined
@@ -167,14 +167,16 @@ class ProgramSource:
         try:
             return await self.settings.processes().spawn(command)
         except OSError as problem:
-            raise UserError(f"{problem}{self._advice(program(self.manifest, self._code), problem)}") from None
+            raise UserError(
+                f"{plain_reason(problem)}{self._advice(program(self.manifest, self._code), problem)}"
+            ) from None
 
     def _advice(self, itself: str, problem: OSError) -> str:
         """Return advice on a failed start, "" if there is none; begins with a separator."""
         if isinstance(problem, PermissionError) and os.path.isfile(itself) and not os.access(itself, os.X_OK):
             return f"; try: chmod +x {shlex.quote(itself)}"
         if isinstance(problem, FileNotFoundError) and " " in self.manifest.exec and not os.path.exists(itself):
-            return "; `exec` is the program alone, what follows it belongs in `args`"
+            return "; `exec` names the program alone; its arguments belong in `args`"
         return ""
 
     def _data_directory(self) -> str:

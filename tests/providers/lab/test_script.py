@@ -73,7 +73,7 @@ def test_each_directive_reads(line: str, directive: d.Directive) -> None:
         ("wait soon", 'x.lab:1: found "soon" where a duration such as 20ms or 1.5s should be; expected: wait DURATION'),
         ("call read nope", "x.lab:1: found 'nope' where a JSON object should be; expected: "
          'call TOOL {"argument": "value"} [id=ID] [chunks=COUNT]'),
-        ("status 200", "x.lab:1: found status 200, which is no failure; expected: "
+        ("status 200", "x.lab:1: found status 200, which is not a failure; expected: "
          "status 300..599|overloaded [header=value ...] [BODY]"),
         ("cut here", "x.lab:1: found 'here'; expected: cut [utf8|json]"),
         ("stall for ever", "x.lab:1: found 2 arguments; expected: stall [pings [every=DURATION]]"),

@@ -8,8 +8,8 @@ import pytest
 
 from ui.terminal.stage import stage
 from zot.ui.terminal.entries import CallEntry, DisplayEntry
-from zot.ui.terminal.looks import ASCII, Look
 from zot.ui.terminal.slash import Option
+from zot.ui.terminal.styles import ASCII, Look
 
 
 @pytest.mark.parametrize(("look", "marks"), [(Look(), "●✗"), (ASCII, "*!")], ids=["utf-8", "ascii"])
@@ -34,7 +34,7 @@ async def test_a_long_list_counts_its_hidden_entries(tmp_path: Path) -> None:
         person.app.run_worker(
             person.app.terminal.choose("Which one?", [Option(number, f"no {number}") for number in range(30)])
         )
-        await person.sees("22 more; Enter takes it, Esc leaves it; type to search")
+        await person.sees("22 more; Enter selects, Esc cancels; type to search")
         await person.pilot.press("2", "9")
         await person.sees("/29")
         assert "more;" not in person.screen

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ui.terminal.stage import stage
 from zot.messages import text_of
-from zot.ui.terminal.questions import Question
+from zot.ui.terminal.question_views import Question
 
 
 async def test_a_question_waits_for_the_next_terminal_that_opens_the_session(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ async def test_the_ends_of_answers_are_shown_again_after_a_resume(tmp_path: Path
         ]
         path = tmp_path / "page.html"
         await person.says(f"/export {path}")
-        await person.sees("the conversation is in")
+        await person.sees("exported the conversation to")
     async with stage(tmp_path, session=session, size=(100, 60)) as person:
         await person.sees("This goes on and")
         await person.idle()

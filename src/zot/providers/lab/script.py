@@ -334,7 +334,7 @@ def _status(line: ScriptLine) -> d.StatusDirective:
     line.count(1, 2)
     code = None if line.args[0] == "overloaded" else line.integer(0)
     if code is not None and not 300 <= code <= 599:
-        raise BadLine(f"status {code}, which is no failure")
+        raise BadLine(f"status {code}, which is not a failure")
     headers = {name.lower(): line.option_text(name, "") for name in line.options}
     if len(line.args) == 1:
         return d.StatusDirective(code, headers)

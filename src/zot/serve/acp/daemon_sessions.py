@@ -146,6 +146,12 @@ class DaemonSession(SessionBackend):
     def approve(self, request_id: str, decision: str) -> None:
         self._send("session/approve", requestId=request_id, decision=decision)
 
+    def answer(self, request_id: str, result: acp.QuestionResult) -> None:
+        self._send("session/answer", requestId=request_id, action=result.action, content=result.content)
+
+    def decline(self, request_id: str) -> None:
+        pass  # Another client may show it, and it expires.
+
     def options(self) -> Options:
         return self._options
 

@@ -220,7 +220,7 @@ class AcpServer:
                 self._succeed(request, {})
             case acp.Authenticate(method_id=method_id):
                 if method_id != BY_ENVIRONMENT:
-                    raise RpcError(INVALID_PARAMS, f"{method_id!r} is no method of zot for authenticate")
+                    raise RpcError(INVALID_PARAMS, f"unknown authentication method {method_id!r}")
                 self._backends.check_login()
                 self._succeed(request, {})
             case acp.Logout():
@@ -420,7 +420,7 @@ def _page_start(cursor: str | None) -> int:
     if cursor is None:
         return 0
     if not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 10):
-        raise RpcError(INVALID_PARAMS, f"session/list: {cursor!r} is no cursor of a list")
+        raise RpcError(INVALID_PARAMS, f"session/list: {cursor!r} is not a valid cursor")
     return int(cursor)
 
 

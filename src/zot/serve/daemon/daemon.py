@@ -14,12 +14,12 @@ import msgspec
 from msgspec import UNSET
 
 from zot.client.endpoint import admits, identify, is_confined
-from zot.config.agents import AgentConfigs
 from zot.config.config import Config
+from zot.config.configured_agents import AgentConfigs
 from zot.config.file import DaemonSettings
 from zot.config.paths import DaemonPaths
 from zot.serve.daemon.audit import Identity, Refusals
-from zot.serve.daemon.connection import ClientConnection
+from zot.serve.daemon.client_connection import ClientConnection
 from zot.serve.daemon.lifecycle import ClientShutdown
 from zot.serve.daemon.logs import LogFeed
 from zot.serve.daemon.metrics import Metrics, rss_bytes, size_of_database
@@ -40,7 +40,7 @@ from zot.wire.jsonrpc import NULL, TOO_MANY_CLIENTS, RpcError, encode_error
 from zot.wire.lines import MAX_LINE_BYTES
 
 if TYPE_CHECKING:
-    from zot.journal.journal import Journal
+    from zot.journal.recorded_sessions import SessionJournal
     from zot.runtime.shared import SharedResources
     from zot.serve.daemon.audit import Audit
     from zot.serve.daemon.sessions import DaemonSessions
@@ -54,7 +54,7 @@ class DaemonParts:
         place: DaemonPaths,
         agents: AgentConfigs,
         *,
-        journal: Journal,
+        journal: SessionJournal,
         resources: SharedResources,
         audit: Audit,
         flags: Mapping[str, Any],
@@ -64,6 +64,8 @@ class DaemonParts:
         self.journal = journal
         self.audit = audit
         self.joinable = False
+        #: The pool of workers that runs the prompts; "" if the daemon runs them itself.
+        self.worker_pool = ""
         #: Paths that no session may reach; keys of certificates are added.
         self.private: tuple[str, ...] = place.private
         self.resources = resources
@@ -82,7 +84,7 @@ class DaemonParts:
     def config(self, alias: str, session_id: str | None, cwd: str | None) -> Config:
         """Return the settings of an agent's session. Raise NoSuchAgent, ConfigError."""
         config = self.agents.config(alias, self.flags)
-        journal = self.place.journal or config.journal
+        journal = self.flags.get("journal") or self.place.journal or config.journal
         config = msgspec.structs.replace(config, session=session_id, journal=journal, private=self.private)
         return config if cwd is None else msgspec.structs.replace(config, cwd=cwd)
 
@@ -286,7 +288,8 @@ class Daemon:
         self.is_recovered.clear()
         try:
             await self.greeted(patience_s)
-            await self.sessions.pool.recover_all(await self.parts.journal.left_behind())
+            if not self.parts.worker_pool:  # Workers recover sessions.
+                await self.sessions.pool.recover_all(await self.parts.journal.left_behind())
         finally:
             self.is_recovered.set()
 

@@ -14,17 +14,19 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp
 
-from zot.config.agents import AgentConfigs, daemon_journal
+from zot.config.configured_agents import AgentConfigs, daemon_journal
 from zot.config.paths import DaemonPaths
 from zot.config.tokens import path_in
-from zot.journal.journal import Journal
+from zot.journal.opening import open_journal
 from zot.runtime.shared import SharedResources
 from zot.serve.daemon.audit import Audit, Identity, Refusals
 from zot.serve.daemon.daemon import Daemon, DaemonParts
 from zot.serve.daemon.lifecycle import BackgroundTasks
 from zot.serve.daemon.logs import LogFile
+from zot.serve.mcp.agent import AgentService
 from zot.serve.web.dashboard import Dashboard
 from zot.serve.web.gate import Gate, Limits, Tokens
+from zot.serve.web.mcp import DaemonMcpSessions, McpEndpoint
 from zot.serve.web.respond import Respond
 from zot.serve.web.websocket import ClientEndpoint, ExtensionEndpoint, Message, Receive, Send, refuse
 
@@ -135,10 +137,13 @@ def app_for(
     gate = Gate(known, hosts=(*hosts, *settings.hosts), origins=(*origins, *settings.origins))
     conversation = ClientEndpoint(daemon, limits)
     metrics, respond, extension = MetricsPage(daemon), Respond(daemon, limits), ExtensionEndpoint(daemon)
+    mcp = McpEndpoint(AgentService(DaemonMcpSessions(daemon)), limits)
     routes: list[BaseRoute] = [
         Route("/healthz", healthz),
         Route("/metrics", TokenGuard(metrics, gate, "/metrics", "view", whole=True), methods=["GET"]),
         Route("/v1/respond", TokenGuard(respond, gate, "/v1/respond", "prompt"), methods=["POST"]),
+        # Any role may ask what there is: each tool states its own.
+        Route("/mcp", TokenGuard(mcp, gate, "/mcp", "any"), methods=["POST", "GET", "DELETE"]),
         # Any role may connect: each method states its own.
         WebSocketRoute("/", TokenGuard(conversation, gate, "/", "any")),
         WebSocketRoute("/ws", TokenGuard(conversation, gate, "/ws", "any")),
@@ -185,7 +190,7 @@ async def open_daemon(config_dir: str | os.PathLike[str], **settings: Any) -> As
     """
     place = _place_in(config_dir)
     agents = AgentConfigs.load(place.config_dir)
-    journal = await Journal.open(daemon_journal(place, agents))
+    journal = await open_journal(daemon_journal(place, agents, settings))
     resources = SharedResources(serves_many=True)
     # `zot ext logs` looks in zot's home, but an embedded daemon keeps everything in one directory.
     flags = {**settings, "data": place.data_dir}

@@ -114,7 +114,7 @@ class CookieGuard:
             return
         grant = cookie_grant(scope, self._gate)
         if grant is None:
-            await refuse(scope, send, 401, "this browser is not paired; `zot web pair` prints a link")
+            await refuse(scope, send, 401, "this browser is not paired; print a link with: zot web pair")
             return
         scope["zot.grant"], scope["zot.bearer"] = grant, grant.name
         await self._app(scope, receive, send)
@@ -193,7 +193,7 @@ class Dashboard:
         except AgentError:  # Not quoted: it names paths.
             return _refused(503, "the daemon cannot pair now; its log has the reason")
         if paired is None:
-            return _refused(401, "this link was used already, or is over; `zot web pair` prints another")
+            return _refused(401, "this link was used already, or has expired; print another with: zot web pair")
         self._audit.note("paired", Identity("http", token=paired.name), method=f"{PATH}/pair")
         answer = JSONResponse({"device": paired.name}, headers=_no_store())
         self._set_cookie(answer, request, paired.token, int(paired.lasts_s))

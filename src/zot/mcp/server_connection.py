@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from zot.errors import ProtocolError, ToolFailed
+from zot.errors import ProtocolError, ToolFailed, plain_reason
 from zot.extensions.log import Log
-from zot.mcp.sources import McpSource, named_files
+from zot.mcp.server_settings import McpSource, named_files
 from zot.questions import DECLINED, QuestionReply
 from zot.tools.base import CallReporter
 from zot.tools.process import Child, Outbox, Processes, Program, Streams
@@ -341,8 +341,8 @@ class ProcessConnection(McpConnection):
             os.close(ours)
             if not isinstance(problem, OSError | ValueError):
                 raise
-            log.note(f"could not be started: {problem}")
-            raise McpFailed(f"could not be started: {problem}") from None
+            log.note(f"could not be started: {plain_reason(problem)}")
+            raise McpFailed(f"could not be started: {plain_reason(problem)}") from None
         finally:
             os.close(theirs)
             os.close(errors)

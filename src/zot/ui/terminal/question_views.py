@@ -19,9 +19,9 @@ from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest, Decision, Do
 from zot.text import printable
 from zot.ui.readable import counted
 from zot.ui.terminal.composer import Composer
-from zot.ui.terminal.looks import Decided, in_full, safe, unabridged, until
 from zot.ui.terminal.panel_views import Panels
 from zot.ui.terminal.slash import Option, ask_question
+from zot.ui.terminal.styles import Decided, in_full, safe, unabridged, until
 from zot.ui.terminal.textual_patches import IGNORE_KEYS_S, as_keys, run_binding
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Question(Vertical, can_focus=True):
         super().__init__()
         self.sudden = sudden
         by_key = any(one.key for one in options)
-        self._hint = hint or ("Esc leaves it" if by_key else "Enter takes it, Esc leaves it; type to search")
+        self._hint = hint or ("Esc cancels" if by_key else "Enter selects, Esc cancels; type to search")
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._title = safe(title)
         self._options = options
