@@ -21,7 +21,7 @@ from zot.errors import AgentError, NoSuchSession, RunCancelled, UserError
 from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest, Done, ToolCall, TurnStart, UserMessage
 from zot.journal import replay
 from zot.journal.connection import Connection
-from zot.journal.sessions import SessionJournal
+from zot.journal.recorded_sessions import SessionJournal
 from zot.messages import timestamp
 from zot.run_summary import RunSummary
 from zot.runtime.pool import NewSessionSettings, SessionPool
