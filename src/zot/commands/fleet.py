@@ -7,6 +7,7 @@ import asyncio
 from zot.commands.subcommands import JSON_FLAG, CommandGroup, CommandRequest, Subcommand, aligned, write, write_json
 from zot.config.config import STORE_FLAG, Config, journal_path
 from zot.errors import UsageError
+from zot.fleet.status import status_of_fleet
 from zot.journal.opening import is_address, open_journal
 
 
@@ -18,8 +19,6 @@ def _status(request: CommandRequest) -> int:
 
 
 async def _show(path: str, *, as_json: bool) -> int:
-    from zot.fleet.status import status_of_fleet  # Imported lazily: help needs none of it.
-
     journal = await open_journal(path)
     try:
         status = await journal.reading(status_of_fleet)
