@@ -69,12 +69,25 @@ class PromptQueue:
             conninfo=address.info, min_size=1, max_size=_CONNECTIONS, kwargs={"prepare_threshold": None}
         )
         self._app = procrastinate.App(connector=connector)
+        #: The jobs that run here, the ids that procrastinate gave to this worker, and jobs with one of these ids that
+        #: were found to be over at the last look.
+        self._running: set[int] = set()
+        self._own_workers: set[int | None] = set()
+        self._over: set[int] = set()
 
         @self._app.task(name=_TASK, pass_context=True, retry=_TryAgain())
         async def prompt(context: procrastinate.JobContext, body: str) -> None:
             assert run is not None
             assert context.job.id is not None
-            await run(context.job.id, msgspec.json.decode(base64.b64decode(body), type=thread_safe_type(QueuedPrompt)))
+            self._running.add(context.job.id)
+            self._own_workers.add(context.job.worker_id)
+            try:
+                await self._decoded(run, context.job.id, body)
+            finally:
+                self._running.discard(context.job.id)
+
+    async def _decoded(self, run: RunPrompt, job: int, body: str) -> None:
+        await run(job, msgspec.json.decode(base64.b64decode(body), type=thread_safe_type(QueuedPrompt)))
 
     async def open(self) -> None:
         """Connect; create the tables if needed. Raise StoreFailed."""
@@ -147,9 +160,21 @@ class PromptQueue:
             stalled: Sequence[Any] = [*await manager.get_stalled_jobs(seconds_since_heartbeat=self._address.lease_s)]
             for job in stalled:
                 await manager.retry_job(job)
+            await self._release_own()
         except ConnectorException as problem:
             raise self._failed(problem) from problem
         return len(stalled)
+
+    async def _release_own(self) -> None:
+        """Queue jobs again that are over here although the database still has them as running: their end could not be
+        stored, and they would keep their sessions locked."""
+        manager = self._app.job_manager
+        own = [job for job in await manager.list_jobs_async(status="doing") if job.worker_id in self._own_workers]
+        over = {job.id for job in own if job.id is not None} - self._running
+        for job in own:
+            if job.id in over & self._over:
+                await manager.retry_job(job)
+        self._over = over
 
     async def counts(self) -> dict[str, dict[str, int]]:
         """Return how many prompts wait (`todo`) and run (`doing`), by pool. Raise StoreFailed."""

@@ -110,8 +110,10 @@ class FleetWorker:
                     end = _RunEnd()
                     session.prompt(prompt.text, prompt.images, prompt_id=prompt.prompt_id, by=prompt.by, observer=end)
                     await session.worker.finish()
-                    if end.why is None:
+                    if end.why is None and await self._has_begun(prompt):
                         return
+                    if end.why is None:  # Not even its first row could be stored.
+                        raise StoreFailed("the prompt could not be recorded")
                     if not isinstance(end.why, SessionBusy):
                         raise end.why
                     await asyncio.sleep(_BUSY_S)
