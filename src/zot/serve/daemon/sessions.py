@@ -90,7 +90,7 @@ class DaemonSessions:
     async def respond(
         self, request: Request, *, age_s: float = 0.0, has_requests_ahead: bool = False
     ) -> RequestAnswered:
-        """Answer a request of the host protocol. Raise Stopping if the next daemon should be asked."""
+        """Answer a request of the host protocol. Raise DaemonStopping if the next daemon should be asked."""
         self.pool.check_open()
         answered = await self._host_requests.answer(request, age_s=age_s, has_requests_ahead=has_requests_ahead)
         self._metrics.responses += 1
