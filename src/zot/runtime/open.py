@@ -35,7 +35,7 @@ from zot.config.policy import Policy, Private
 from zot.errors import AgentError, DirectoryGone
 from zot.runtime.check import check, clock_of, expected_of, working_directory
 from zot.runtime.provider_assembly import masked, provider_of
-from zot.runtime.providers import models_of
+from zot.runtime.provider_choice import models_of
 from zot.runtime.shared import SharedResources
 from zot.runtime.system_prompt import date_of, system_of
 from zot.runtime.toolbox import Toolbox

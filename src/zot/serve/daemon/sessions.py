@@ -21,7 +21,7 @@ from zot.providers.models import Model
 from zot.runtime.check import check, working_directory
 from zot.runtime.open import HOSTED, OpenRequest, open_session, open_unrecorded, preload
 from zot.runtime.pool import NewSessionSettings, SessionPool
-from zot.runtime.providers import EarlierProviders, models_of
+from zot.runtime.provider_choice import EarlierProviders, models_of
 from zot.runtime.toolbox import warn_without_sandbox
 from zot.serve.daemon.catalog import SessionCatalog
 from zot.serve.daemon.feed import ForeignRunWatcher, RecordedEvents, SessionFeed

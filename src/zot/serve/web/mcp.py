@@ -220,7 +220,7 @@ class McpEndpoint:
     ) -> None:
         """Send the answer, as a stream if it takes long or messages come before it.
 
-        If the client leaves, a request that is ``is_alone`` is cancelled; another one continues, as its revision demands.
+        If the client leaves, a request that is ``is_alone`` is cancelled; others continue, as their revision demands.
         """
         tokens: Tokens | None = scope.get("zot.tokens")
         left = asyncio.ensure_future(gone(receive))
