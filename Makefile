@@ -21,7 +21,7 @@ PYTHONS ?= $(shell $(PYTHON) scripts/pythons.py)
 # How much of the faults is tried: "--sample 50", "--only prompt".
 FAULTS ?=
 
-.PHONY: demo test test-all test-quick check attacks bench clean format lab-agents faults mutants lock docs release
+.PHONY: demo test test-all test-quick check attacks bench clean format lab-agents mcp-conformance faults mutants lock docs release
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
@@ -66,6 +66,10 @@ bench: $(STAMP)
 # Real agents from npm and PyPI, installed on the first run. AGENTS="codex pi --scene shell" runs a part.
 lab-agents: $(STAMP)
 	@$(BIN)/python scripts/lab_agents.py $(AGENTS)
+
+# zot's MCP client and real servers, from npm. MCP="--only servers" runs a part.
+mcp-conformance: $(STAMP)
+	@$(BIN)/python scripts/mcp_conformance.py $(MCP)
 
 # Every system call on our own files fails once, and zot dies at each: minutes. The tests try a few of them, CI some more.
 faults: $(STAMP)

@@ -198,6 +198,10 @@ class ManagedServer:
             self.refresh_soon()
 
     async def _open(self) -> McpConnection:
+        if self.source.url:
+            from zot.mcp.http import HttpServerConnection  # Imported lazily: most servers are programs.
+
+            return await HttpServerConnection.open(self.source, self._launch, self.revision)
         try:
             return await ProcessConnection.open(self.source, self._launch, self.revision)
         except McpExited:
