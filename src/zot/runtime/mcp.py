@@ -59,4 +59,5 @@ def open_servers(
         ToolCache(None if kept is None else os.path.join(kept, "mcp-cache")),
         spills=spills,
         wanted=config.tools,
+        share=config.mcp_share,
     )

@@ -116,7 +116,7 @@ def _trust_body(one: Untrusted) -> str:
     return f"{one.directory}\n{what}{shadows}{covers}"
 
 
-_COMMAND = re.compile(r"/[\w.-]+(\s|$)")
+_COMMAND = re.compile(r"/[\w.:-]+(\s|$)")
 _COUNT = re.compile(r"[0-9]{0,9}")
 
 Action: TypeAlias = Callable[[Terminal, str], Awaitable[None]]
@@ -411,6 +411,18 @@ async def _reload(terminal: Terminal, args: str) -> None:
     terminal.note(f"running: {', '.join(names)}" if names else "there are no extensions", "success")
 
 
+async def _mcp(terminal: Terminal, args: str) -> None:
+    servers = (await terminal.conversation.state()).mcp
+    if not servers:
+        terminal.note("there are no MCP servers; in a shell, run: zot mcp add NAME COMMAND")
+        return
+    lines = [
+        f"{one.name}  {one.state}, {counted(one.tools, 'tool')}{f': {one.problem}' if one.problem else ''}"
+        for one in servers
+    ]
+    terminal.note("\n".join(lines))
+
+
 async def _approvals(terminal: Terminal, args: str) -> None:
     known = await terminal.conversation.remembered()
     if not known:
@@ -481,6 +493,7 @@ COMMANDS: Mapping[str, SlashCommand] = {
     "lock": SlashCommand(_lock, "", "keep the tools inside the directory"),
     "unlock": SlashCommand(_unlock, "", "let them out"),
     "reload-ext": SlashCommand(_reload, "", "reload the extensions"),
+    "mcp": SlashCommand(_mcp, "", "the MCP servers, and why one cannot be used"),
     "approvals": SlashCommand(_approvals, "", "the calls that are always allowed; revoke one"),
     "cost": SlashCommand(_cost, "", "what it used so far"),
     "export": SlashCommand(_export, "[FILE]", "the conversation as one HTML file"),
