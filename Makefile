@@ -21,7 +21,7 @@ PYTHONS ?= $(shell $(PYTHON) scripts/pythons.py)
 # How much of the faults is tried: "--sample 50", "--only prompt".
 FAULTS ?=
 
-.PHONY: demo test test-all test-quick check attacks bench clean format lab-agents mcp-conformance faults mutants lock docs release
+.PHONY: demo test test-all test-quick check attacks bench clean format lab-agents acp-clients mcp-conformance faults mutants lock docs release
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
@@ -70,6 +70,10 @@ lab-agents: $(STAMP)
 # zot's MCP client and real servers, from npm. MCP="--only servers" runs a part.
 mcp-conformance: $(STAMP)
 	@$(BIN)/python scripts/mcp_conformance.py $(MCP)
+
+# Real clients of the Agent Client Protocol from npm, installed on the first run, and the tests against its published schema.
+acp-clients: $(STAMP)
+	@$(BIN)/python scripts/acp_clients.py
 
 # Every system call on our own files fails once, and zot dies at each: minutes. The tests try a few of them, CI some more.
 faults: $(STAMP)

@@ -63,6 +63,13 @@ class Process:
         self._seen = self._seen.partition(mark)[2]
         return now
 
+    def line(self) -> bytes:
+        """Return the next line; later output is kept for the next call."""
+        while b"\n" not in self._seen:
+            self._seen += self.read()
+        line, _, self._seen = self._seen.partition(b"\n")
+        return line
+
     def ended(self) -> float:
         """Wait for the end and return its time."""
         while os.read(self._out, _BLOCK_BYTES):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from abort import abort
+from acp_turns import editor
 from daemon import daemon
 from growth import endurance, growth
 from installation import ROOT, Installation, install
@@ -40,6 +41,7 @@ _MEASUREMENTS: Mapping[str, tuple[Callable[[Sequence[Installation], int], list[R
     "journal": (journal, 10),
     "extensions": (extensions, 8),
     "daemon": (daemon, 24),
+    "editor": (editor, 24),
     "terminal": (terminal, 10),
 }
 _QUICK = 5

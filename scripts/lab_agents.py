@@ -467,7 +467,7 @@ def install(agent: Agent, cache: Path) -> str:
     home = agent.home(cache)
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
-    env = {**os.environ, "PATH": f"{_NODE.path(cache)}:{os.environ['PATH']}"}
+    env = {**os.environ, "PATH": f"{NODE.path(cache)}:{os.environ['PATH']}"}
     for command in _install_commands(agent, home):
         try:
             done = subprocess.run(command, check=False, env=env, capture_output=True, text=True, timeout=INSTALL_S)
@@ -489,7 +489,7 @@ def _mark(agent: Agent, cache: Path) -> Path:
     return agent.home(cache) / "installed.json"
 
 
-_NODE = Agent("node", "npm", ["node@24.21.0"], [], lambda *_: [], scripts=True)
+NODE = Agent("node", "npm", ["node@24.21.0"], [], lambda *_: [], scripts=True)
 
 
 def _install_commands(agent: Agent, home: Path) -> list[list[str]]:
@@ -633,7 +633,7 @@ class Runner:
         return {
             **proxies,
             **{name.lower(): value for name, value in proxies.items()},
-            "PATH": f"{agent.path(self.cache)}:{_NODE.path(self.cache)}:/usr/local/bin:/usr/bin:/bin",
+            "PATH": f"{agent.path(self.cache)}:{NODE.path(self.cache)}:/usr/local/bin:/usr/bin:/bin",
             "HOME": str(home),
             "TMPDIR": str(home / "tmp"),
             "LANG": "C.UTF-8",
@@ -694,7 +694,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _with_node(agents: Sequence[Agent]) -> list[Agent]:
-    return [*([_NODE] if any(agent.source == "npm" for agent in agents) else []), *agents]
+    return [*([NODE] if any(agent.source == "npm" for agent in agents) else []), *agents]
 
 
 if __name__ == "__main__":

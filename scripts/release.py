@@ -6,6 +6,7 @@ python scripts/release.py --build    only build and check; installs nothing
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 import subprocess
 import sys
@@ -16,6 +17,8 @@ import zipfile
 from pathlib import Path
 
 from packaging.metadata import Metadata
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
 DIST = ROOT / "dist"
@@ -80,11 +83,41 @@ def check(wheel: Path, sdist: Path) -> Metadata:
     return metadata
 
 
+def needed(names: list[str], extras: list[str]) -> set[str]:
+    """Return all packages that these need, by what is installed here; ``extras`` are those of the first."""
+    found, waiting = set[str](), [(name, extras if name == DISTRIBUTION else []) for name in names]
+    while waiting:
+        name, more = waiting.pop()
+        for one in map(Requirement, importlib.metadata.requires(name) or []):
+            if one.marker is not None and not any(one.marker.evaluate({"extra": extra}) for extra in ("", *more)):
+                continue
+            if (plain := canonicalize_name(one.name)) not in found or one.extras:
+                found.add(plain)
+                waiting.append((one.name, [*one.extras]))
+    return {*found, *map(canonicalize_name, names)} - {DISTRIBUTION}
+
+
+def locked(names: list[str]) -> str:
+    """Return the entries of the lock for these packages. Exit if one is missing."""
+    entries = re.split(r"^(?=\S+==)", (ROOT / "requirements.lock").read_text(), flags=re.MULTILINE)
+    known = {canonicalize_name(entry.partition("==")[0]): entry for entry in entries[1:]}
+    if missing := {*names} - {*known}:
+        sys.exit(f"not in requirements.lock: {', '.join(sorted(missing))}; add it to constraints.txt, then: make lock")
+    return entries[0] + "".join(known[name] for name in sorted(names))
+
+
 def install(requirement: str, into: Path) -> str:
-    """Install a requirement in a fresh environment; return what its `zot --version` prints."""
+    """Install a requirement in a fresh environment; return what its `zot --version` prints.
+
+    Whatever else is installed has a version and hash of the lock, also what builds the sdist.
+    """
     venv.create(into, with_pip=True)
     pip = [str(into / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, requirement], check=True, timeout=_PATIENCE_S)
+    extras = requirement.rpartition("[")[2].rstrip("]").split(",") if requirement.endswith("]") else []
+    wanted = into / "locked.txt"
+    wanted.write_text(locked([*needed([DISTRIBUTION, "hatchling"], extras)]))
+    subprocess.run([*pip, "--require-hashes", "--requirement", str(wanted)], check=True, timeout=_PATIENCE_S)
+    subprocess.run([*pip, "--no-index", "--no-build-isolation", requirement], check=True, timeout=_PATIENCE_S)
     done = subprocess.run(
         [str(into / "bin" / "zot"), "--version"], check=True, capture_output=True, text=True, timeout=60
     )

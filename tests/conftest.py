@@ -21,7 +21,7 @@ from shell import Shell
 from zot.providers.lab.script import demo
 
 #: Plugins: report tests that lack a program, fail on leftovers, fewer messages of workers.
-pytest_plugins = ["optional_report", "leftovers", "quiet_workers"]
+pytest_plugins = ["optional_report", "leftovers", "quiet_workers", "postgres"]
 
 # The same examples on every run, nothing written to disk, and no deadline: a slow machine is not a failure.
 settings.register_profile("zot", derandomize=True, database=None, deadline=None)

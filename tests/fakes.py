@@ -203,7 +203,7 @@ class Doorman:
         return ()
 
     def forget(self, allowed: PermissionGranted) -> PermissionGranted:
-        raise UserError("no such permission is remembered")
+        raise UserError("no such permission is stored")
 
 
 class Listener(Subscriber):

@@ -36,6 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": set(),
     "wire": set(),
     "journal": set(),
+    # The queue of prompts for workers: it knows the database, and no session.
+    "fleet": {"journal"},
     "tools": {"config"},
     "providers": {"config"},
     "agent": {"config", "providers", "tools"},
@@ -73,6 +75,34 @@ NARROWER: dict[str, set[str]] = {
     # The agent knows no provider, no protocol and no user interface.
     "zot.agent": {"zot.agent", "zot.config.policy", "zot.providers.base", "zot.tools.base"},
 }
+
+#: Where modules import inside functions, as pairs of packages, by the reason. Elsewhere imports are at the top.
+SEAMS: dict[str, set[tuple[str, str]]] = {
+    "a command imports what it runs": {
+        ("cli", "serve"), ("cli", "vocabulary"), ("commands", "commands"), ("commands", "serve"), ("commands", "ui"),
+        ("commands", "providers"), ("commands", "runtime"), ("commands", "agent"),
+        ("commands", "client"),
+    },
+    "the first answer comes before the rest of a protocol": {
+        ("serve", "serve"), ("serve", "runtime"), ("serve", "wire"), ("serve", "client"), ("serve", "config"),
+        ("wire", "wire"), ("ext", "ext"),
+    },
+    "settings and files that few users have": {("config", "config"), ("runtime", "config"), ("runtime", "agent")},
+    "a session imports the parts that it uses": {
+        ("runtime", "providers"), ("runtime", "tools"), ("runtime", "runtime"), ("runtime", "journal"),
+        ("runtime", "vocabulary"), ("agent", "vocabulary"), ("tools", "vocabulary"), ("session", "session"),
+        ("session", "agent"),
+    },
+    "protection, only under a lock": {("tools", "tools"), ("tools", "config")},
+    "repair and failed runs": {("journal", "journal")},
+    "an extra, or what is drawn after the first frame": {("client", "client"), ("ui", "ui")},
+}  # fmt: skip
+#: Libraries that are imported inside functions: slow to load, and few runs need them.
+LATE_LIBRARIES = {
+    "asyncio", "base64", "ctypes", "difflib", "email", "fnmatch", "hashlib", "hmac", "importlib", "inspect",
+    "ipaddress", "json", "jsonschema_rs", "logging", "markdown_it", "ntpath", "pathlib", "queue", "random", "rich",
+    "shlex", "signal", "tempfile", "textwrap", "tomllib", "traceback", "urllib", "webbrowser",
+}  # fmt: skip
 
 
 def part_of(name: str) -> str:
@@ -194,6 +224,28 @@ def run_time_imports(path: Path) -> Iterator[str]:
         for inner in ast.walk(node)
     }
     return _imported([node for node in ast.walk(tree) if node not in typing_only], path)
+
+
+def late_imports(path: Path) -> Iterator[str]:
+    """Return the modules that a file imports inside functions."""
+    functions = [
+        one for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    for node in [inner for function in functions for inner in ast.walk(function)]:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            yield from (inner if inner <= MODULES else {node.module})
+
+
+def test_imports_inside_functions_are_at_the_named_seams() -> None:
+    late = {(part_of(module_of(path)), name) for path in FILES for name in late_imports(path)}
+    ours = {(who, part_of(whom)) for who, whom in late if part_is_ours(whom)}
+    pairs = {(who, "vocabulary" if whom in VOCABULARY else whom) for who, whom in ours}
+    assert pairs == {pair for seam in SEAMS.values() for pair in seam}
+    assert sum(len(seam) for seam in SEAMS.values()) == len(pairs), "each pair is at one seam"
+    assert {whom.partition(".")[0] for _, whom in late if not part_is_ours(whom)} == LATE_LIBRARIES
 
 
 def test_the_helpers_of_this_file_find_their_cases() -> None:

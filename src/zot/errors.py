@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -60,6 +62,23 @@ class DirectoryGone(ConfigError):
 
 class UsageError(ConfigError):
     """An invalid command line, whatever the configuration: exit code 2. Not in the SDK."""
+
+
+class ExtraMissing(ConfigError):
+    """A feature needs the packages of ``extra``, which are not installed. The text ends with the command to install
+    them, by the tool that installed zot."""
+
+    def __init__(self, message: str, extra: str) -> None:
+        super().__init__(f"{message}; in a clone of zot, run: {_installer()} '.[{extra}]'")
+        self.extra = extra
+
+
+def _installer() -> str:
+    """Return the command that installs zot again with an extra. pipx and uv each mark their environments."""
+    for mark, command in (("pipx_metadata.json", "pipx"), ("uv-receipt.toml", "uv tool")):
+        if os.path.exists(os.path.join(sys.prefix, mark)):
+            return f"{command} install --force"
+    return "pip install"
 
 
 class KeyMissing(ConfigError):
@@ -189,9 +208,15 @@ class SystemFailed(AgentError):
     @classmethod
     def of(cls, problem: OSError) -> SystemFailed:
         """Return an error for the user that names the file, the reason and a remedy."""
-        where = "" if problem.filename is None else f"{problem.filename}: "
-        reason = problem.strerror or type(problem).__name__
-        return cls(f"{where}{reason}; check its disk, its permissions and the limits of the process, then try again")
+        reason = plain_reason(problem) or type(problem).__name__
+        return cls(f"{reason}; check its disk, its permissions and the limits of the process, then try again")
+
+
+def plain_reason(problem: Exception) -> str:
+    """Return why a system call failed, as "FILE: reason", without the number of the error; other errors as they are."""
+    if not isinstance(problem, OSError) or not problem.strerror:
+        return str(problem)
+    return problem.strerror if problem.filename is None else f"{os.fsdecode(problem.filename)}: {problem.strerror}"
 
 
 def explained(problem: BaseException, log: logging.Logger, doing: str) -> AgentError:
@@ -275,6 +300,10 @@ class StoreFailed(AgentError):
 
 class UnmarkedRows(StoreFailed):
     """Rows are safe, but the lock file does not record that: their loss would go unnoticed."""
+
+
+class LeaseLost(StoreFailed):
+    """Another worker has taken the session over: this one must stop, and writes nothing more."""
 
 
 class JournalDamaged(StoreFailed):

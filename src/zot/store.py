@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol, TypeAlias
+from typing import Annotated, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
 from zot.errors import StoreFailed, UserError
 from zot.events import AgentEvent
 from zot.messages import Counters, Message
-
-if TYPE_CHECKING:
-    import sqlite3  # Only the journal needs it.
 
 
 class MessageAdded(msgspec.Struct, frozen=True, gc=False, tag="said", tag_field="type"):
@@ -168,9 +165,44 @@ class Acquired(msgspec.Struct, frozen=True):
     answer: bytes | None = None
 
 
-#: Looks, in the thread of the writer that holds the lease, for the stored answer of a prompt, given the number of the
-#: newest run. Its writes join the transaction that acquires the lease.
-FindAnswer: TypeAlias = "Callable[[sqlite3.Connection, int], bytes | None]"
+class StoredRequest(msgspec.Struct, frozen=True):
+    """The identity of a request: its session's number, its key, and a digest of its contents."""
+
+    session: int
+    key: bytes
+    request: bytes
+
+
+class StoredReply(msgspec.Struct, frozen=True):
+    """The stored state of a request. ``first_run`` added its prompt; runs up to ``latest_run`` continued it."""
+
+    first_run: int
+    latest_run: int
+    began: float
+    answer: bytes | None
+    answered: float | None
+    delivered: float | None
+
+
+class Answers(Protocol):
+    """The stored answers of a session's requests. Writes join the transaction that acquires the lease."""
+
+    def now(self) -> float:
+        """Return the time in seconds, by the store's clock, which never goes back."""
+
+    def find(self, asked: StoredRequest) -> StoredReply | None:
+        """Return the stored state of a request."""
+
+    def begin(self, asked: StoredRequest, *, first_run: int, latest_run: int, forget_s: float) -> None:
+        """Store that ``latest_run`` is about to begin for a request; forget those that began ``forget_s`` ago."""
+
+    def rows_of(self, run: int) -> Sequence[Row]:
+        """Return the rows of a run."""
+
+
+#: Looks for the stored answer of a prompt, given the number of the newest run. Called in another thread, by the writer
+#: that is about to hold the lease.
+FindAnswer: TypeAlias = Callable[[Answers, int], bytes | None]
 
 
 class Store(Protocol):
@@ -344,4 +376,6 @@ class MemoryStore:
 
     async def fork(self, new_id: str, at: int) -> None:
         """Raise UserError: nothing is kept to fork."""
-        raise UserError("this session is not recorded, so it cannot be forked; start with --session NAME")
+        raise UserError(
+            "this session is not recorded, so it cannot be forked; start one with a session name (--session NAME)"
+        )

@@ -57,6 +57,11 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() and not re.match(_BLANK, one) else _escaped(one) for one in text)
 
 
+def visible(text: str) -> str:
+    """Return ``text`` with all that cannot be seen as escapes, but for line feeds: each line is `printable`."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def printable_line(text: str, limit: int) -> str:
     """Return ``text`` as one printable line, cut to ``limit`` characters with an ellipsis."""
     text = printable(" ".join(text.split()))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from optional import needs
 
@@ -49,10 +53,36 @@ def test_every_installation_checks_hashes_or_looks_nowhere(tmp_path: Path) -> No
     assert zot[-2:] == ["--editable", "."]
 
 
+def test_a_release_is_tried_with_packages_of_the_lock_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with the newest ones of an index, whoever wrote them: CI runs this, and so does who publishes."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    release = importlib.import_module("release")
+    ran: list[list[str]] = []
+    monkeypatch.setattr(release.venv, "create", lambda into, **_: into.mkdir())
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        ran.append(command)
+        return subprocess.CompletedProcess(command, 0, stdout="zot 1\n")
+
+    monkeypatch.setattr(release.subprocess, "run", run)
+    for number, requirement in enumerate(["zot.tar.gz", "zot.whl", "zot.whl[all]"]):
+        release.install(requirement, tmp_path / str(number))
+        locked, own, _ = ran[-3:]
+        assert "--require-hashes" in locked
+        assert {"--no-index", "--no-build-isolation"} <= {*own}
+        text = Path(locked[-1]).read_text()
+        assert {"hatchling", "msgspec", "httptools"} <= {*re.findall(r"^([\w-]+)==", text, re.MULTILINE)}
+        assert ("textual==" in text and "uvicorn==" in text) is requirement.endswith("[all]")
+        assert text.count("==") <= text.count("--hash=")
+
+
 def test_no_other_command_installs_packages() -> None:
-    """In the scripts of CI and in the Makefile."""
+    """In the scripts of CI and in the Makefile; `scripts` is what these call."""
     lines = [*(ROOT / "Makefile").read_text().split("\n"), *(ROOT / ".ci" / "run").read_text().split("\n")]
     found = [
         line for line in lines if re.search(r"\b(pip3?|pipx|uv|npm|npx|yarn|cargo|go) (install|add|ci|run|get)\b", line)
     ]
     assert len(found) == 2
+    scripts = [path.name for path in (ROOT / "scripts").glob("*.py") if re.search(r'"(pip|npm|uv)"', path.read_text())]
+    # The lock is made by downloading, and other agents are tried by hand; both are no part of what CI runs.
+    assert {*scripts} <= {"release.py", "lock.py", "lab_agents.py"}

@@ -36,7 +36,7 @@ def code_for(face: Face, *, name: str = "", now: float | None = None) -> str:
 
 
 async def pair(face: Face, code: str, host: str | None = None, **headers: str) -> Answer:
-    told = {"Origin": origin(face), "Content-Type": "application/json"} | {
+    told = {"Origin": origin(face), "Content-Type": "application/json", "X-Zot-Page": "1"} | {
         name.replace("_", "-"): value for name, value in headers.items()
     }
     told = {name: value for name, value in told.items() if value}
@@ -84,7 +84,7 @@ async def test_an_expired_or_invented_code_is_refused(face: Face) -> None:
     for code in (code_for(face, now=time.time() - CODE_S - 1), "x" * 32, ""):
         assert (await pair(face, code)).status == 401
     assert (await face.ask("POST", "/web/pair", body=b"[" * 4000, headers={
-        "Origin": origin(face), "Content-Type": "application/json"})).status == 400  # fmt: skip
+        "Origin": origin(face), "Content-Type": "application/json", "X-Zot-Page": "1"})).status == 400  # fmt: skip
     for code in ("x" * 5000, "\ud800"):
         assert (await pair(face, code)).status == 400
 
@@ -92,7 +92,7 @@ async def test_an_expired_or_invented_code_is_refused(face: Face) -> None:
 @pytest.mark.parametrize("headers", [
     {"Origin": "http://evil.example"}, {"Origin": "null"}, {"Origin": ""}, {"Sec_Fetch_Site": "cross-site"},
     {"Sec_Fetch_Site": "same-site"}, {"Sec_Fetch_Site": "none"}, {"Origin": "http://127.0.0.1:1"},
-    {"Origin": "https://127.0.0.1"},
+    {"Origin": "https://127.0.0.1"}, {"X_Zot_Page": ""}, {"X_Zot_Page": "0"},
 ])  # fmt: skip
 async def test_a_foreign_page_cannot_pair_with_a_valid_code(face: Face, headers: dict[str, str]) -> None:
     code = code_for(face)
@@ -117,11 +117,11 @@ async def test_a_name_that_was_rebound_to_this_machine_reaches_nothing(face: Fac
 
 async def test_a_cookie_counts_only_from_our_own_page(face: Face) -> None:
     mine = await cookie(face)
-    own = {"Cookie": mine, "Origin": origin(face)}
+    own = {"Cookie": mine, "Origin": origin(face), "X-Zot-Page": "1"}
     assert await upgraded(face, own) == 101
     assert await upgraded(face, {**own, "Sec-Fetch-Site": "same-origin"}) == 101
     for wrong in (
-        {"Cookie": mine},
+        {"Cookie": mine, "X-Zot-Page": "1"},
         {**own, "Origin": "http://evil.example"},
         {**own, "Origin": "null"},
         {**own, "Origin": "http://localhost:1"},
@@ -130,6 +130,7 @@ async def test_a_cookie_counts_only_from_our_own_page(face: Face) -> None:
     ):
         assert await upgraded(face, wrong) == 403
         assert (await face.ask("POST", "/web/unpair", headers=wrong)).status == 403
+    assert (await face.ask("POST", "/web/unpair", headers={"Cookie": mine, "Origin": origin(face)})).status == 403
     assert (await face.ask(path="/web/device", headers={"Cookie": mine})).status == 403
     assert (await face.ask(path="/web/device", headers={"Cookie": mine, "Sec-Fetch-Site": "same-origin"})).status == 200
 
@@ -152,7 +153,7 @@ async def test_a_token_of_another_kind_is_not_a_cookie(face: Face) -> None:
 async def test_a_revoked_cookie_is_refused_and_the_page_can_sign_out(face: Face) -> None:
     mine = await cookie(face, "gone")
     revoke(path_in(face.daemon.place.data_dir), "web.gone")
-    own = {"Cookie": mine, "Origin": origin(face)}
+    own = {"Cookie": mine, "Origin": origin(face), "X-Zot-Page": "1"}
     assert await upgraded(face, own) == 401
     own["Cookie"] = await cookie(face, "left")
     told = await face.ask("POST", "/web/unpair", headers=own)
@@ -171,7 +172,7 @@ async def test_every_answer_refuses_to_be_framed_and_to_run_foreign_code(face: F
         told = await face.ask(path=path)
         policy = dict(one.strip().partition(" ")[::2] for one in told.headers["content-security-policy"].split(";"))
         assert policy == {
-            "default-src": "'none'", "script-src": "'self'", "style-src": "'self'", "img-src": "'self'",
+            "default-src": "'none'", "script-src": "'self'", "style-src": "'self'", "img-src": "'self' blob:",
             "connect-src": "'self'", "base-uri": "'none'", "form-action": "'none'", "frame-ancestors": "'none'",
             "require-trusted-types-for": "'script'", "trusted-types": "'none'",
         }  # fmt: skip

@@ -359,6 +359,25 @@ async def test_no_extension_reads_a_directory_where_it_could_see_a_file_of_zot_l
     assert f"{home} would show it: move it to a directory of its own" in str(events)
 
 
+@needs("bwrap")
+async def test_a_recording_that_begins_later_is_hidden_and_cannot_be_put_there(tmp_path: Path) -> None:
+    config = Config(
+        provider="lab", cwd=str(tmp_path), record=str(tmp_path / "r.jsonl"), env={"ZOT_HOME": f"{tmp_path}-z"}
+    )
+    spoil = "echo mine > r.jsonl; rm r.jsonl; mv r.jsonl x; cat r.jsonl"
+    command = f"{spoil}; touch ready; until [ -e go ]; do :; done; cat r.jsonl"
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(locked(command, tmp_path, hidden=private_paths(config, str(tmp_path))))
+        while not (tmp_path / "ready").exists():
+            assert not running.done(), running.result()
+            await asyncio.sleep(0.005)
+        assert (tmp_path / "r.jsonl").read_bytes() == b""
+        (tmp_path / "r.jsonl").write_text("s3cret")
+        (tmp_path / "go").touch()
+    assert "s3cret" not in running.result()
+    assert (tmp_path / "r.jsonl").read_text() == "s3cret"
+
+
 #: Connects to a daemon, and says what it answers. With "dies", the process that connected is gone when it asks.
 _CALL = """
 import os, socket, sys

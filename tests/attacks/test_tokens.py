@@ -76,11 +76,12 @@ async def closed(client: Client) -> None:
 
 def test_the_role_of_each_method_is_repeated_here() -> None:
     only = {role: {*capabilities(Grant("t", frozenset({role})))} - {"initialize"} for role in ROLES}
-    assert only["approve"] == {"session/approve", "session/forget"}
+    assert only["approve"] == {"session/approve", "session/answer", "session/forget"}
     assert only["self_approve"] == only["extend"] == set()
     assert only["view"] == {
         "session/attach", "session/detach", "session/list", "session/list-acp", "session/messages", "session/state",
-        "session/models", "session/allowed", "session/commands", "session/git_branch", "agents/list", "agents/status",
+        "session/models", "session/allowed", "session/commands", "session/extensions", "session/git_branch",
+        "session/image", "agents/list", "agents/status", "audit/recent",
         "status", "health", "tui/list", "cost/query", "logs/subscribe", "config/list", "config/sections",
         "config/templates",
     }  # fmt: skip

@@ -166,7 +166,7 @@ async def test_a_client_killed_at_every_update_has_them_all_after_it_returns(dae
 
     while not seen or seen[-1]["type"] != "turn_complete":
         with Child(visit) as child:
-            seen.append(json.loads(await asyncio.to_thread(child.says)))
+            seen.append(json.loads(await asyncio.to_thread(child.report)))
     await caller.answer(number)
     assert seen == caller.updates()
     assert len(seen) == 23

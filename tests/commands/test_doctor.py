@@ -92,7 +92,7 @@ def test_a_key_is_probed_and_its_source_shown(home: Path) -> None:
         used = "key from ANTHROPIC_API_KEY (selected)"
         assert doctor["anthropic"] == ("ok", f"{used}; {place}: it accepts the key")
         other = "a key is stored, but for another address (api.openai.com:443)"
-        assert doctor["openai"] == ("warn", f"{other}; {place}: it wants a key (http 401)")
+        assert doctor["openai"] == ("warn", f"{other}; {place}: it requires a key (http 401)")
         reason = "not checked, because the command may ask questions"
         assert doctor["gemini"] == ("ok", f"key from a command in auth.json; {reason}")
         assert doctor["auth.json"] == ("ok", f"{home / 'auth.json'}: mode 0600, for openai, gemini")

@@ -78,7 +78,7 @@ def test_a_new_extension_works(shell: Ext, language: str) -> None:
 def test_a_new_extension_can_be_installed_and_overwrites_nothing(shell: Ext) -> None:
     where = shell.cwd / "some" / "place"
     assert shell.ext("new", "one", "some/place").out == (
-        f"made {where}: extension.json, main.py, README.md\ntry it: zot ext test some/place\n"
+        f"created {where}: extension.json, main.py, README.md\ntry it: zot ext test some/place\n"
     )
     assert shell.ext("new", "one", "some/place") == (
         "",
@@ -200,7 +200,7 @@ def test_a_crashing_extension_is_not_checked_further(shell: Ext) -> None:
     assert "./missing" in said.err
     for program, advice in (
         ("./main.py", f"try: chmod +x {shell.cwd}/one/./main.py"),
-        ("/bin/sh -c true", "`exec` is the program alone, what follows it belongs in `args`"),
+        ("/bin/sh -c true", "`exec` names the program alone; its arguments belong in `args`"),
     ):
         (shell.cwd / "one" / "extension.json").write_text(json.dumps({"name": "one", "exec": program}))
         assert shell.run("ext", "run", "one").err.endswith(f"; {advice}\n")

@@ -160,7 +160,7 @@ def test_a_variable_that_wins_is_pointed_out(home: Home) -> None:
     env = {"ANTHROPIC_API_KEY": "sk-other"}
     _, _, errors = home.run("login", "anthropic", "--no-probe", given="k", **env)
     assert errors == "zot: ANTHROPIC_API_KEY is set and overrides the stored key\n"
-    assert home.run("logout", "anthropic", **env)[2] == "zot: ANTHROPIC_API_KEY is still set\n"
+    assert home.run("logout", "anthropic", **env)[2] == "zot: ANTHROPIC_API_KEY is still set, and zot uses its key\n"
 
 
 @pytest.mark.parametrize("words", [[], ["a", "b"], ["acme"], ["lab"], ["sk-right"], ["anthropic", "--frobnicate"]])

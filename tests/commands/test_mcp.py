@@ -33,11 +33,11 @@ def test_a_server_is_listed_tested_and_called(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("test", "nope"), "there is no MCP server 'nope'"),
+        (("test", "nope"), "no MCP server is named 'nope'"),
         (("call", "s", "nope"), "s has no tool 'nope'"),
-        (("call", "s", "echo", "7"), "the arguments are no JSON object"),
-        (("logs", "s"), "it was never started"),
-        (("trust",), "there is no "),
+        (("call", "s", "echo", "7"), "the arguments are not a JSON object"),
+        (("logs", "s"), "it has not been started yet"),
+        (("trust",), "no such file"),
     ],
 )
 def test_mistakes_are_explained(shell: Shell, words: tuple[str, ...], problem: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +13,10 @@ import pytest
 from forked import ForkServer
 from harness import eventually
 from shell import Shell
+from zot import cli
+from zot.commands import completion
 from zot.config.config import Config
+from zot.errors import ExtraMissing
 from zot.runtime.open import OpenRequest, open_session
 from zot.runtime.shared import SharedResources
 
@@ -20,8 +24,8 @@ LAB = "--provider lab"
 PROVIDERS = "anthropic, deepseek, gemini, groq, kimi, lab, mistral, ollama, openai, openrouter, xai"
 WITH_KEYS = "anthropic, openai, gemini, deepseek, kimi, openrouter, ollama, groq, mistral, xai"
 NO_KEY = (
-    "no key for anthropic: set ANTHROPIC_API_KEY, run `zot login anthropic`, or pass --api-key; "
-    "--provider lab needs none"
+    "no key for anthropic: set ANTHROPIC_API_KEY, or run: zot login anthropic. "
+    "To try zot without a key, use the provider lab"
 )
 NO_DAEMON = "No daemon is running at $HOME/.zeroclaw/data/daemon.sock. Start one with: zot daemon"
 NO_PROMPT = "no prompt; give it as words or on standard input: zot -p PROMPT"
@@ -51,7 +55,8 @@ PROMPTS = (
     Mistake(f"-p {LAB} -c hi", "no session of $CWD to continue; list all with: zot sessions list --all", 1),
     Mistake(f"-p {LAB} --resume x hi", "no session of $CWD to continue; list all with: zot sessions list --all", 1),
     Mistake(f"-p {LAB} --policy bash=ask", "bash was not run: the policy asks for approval, and zot -p cannot ask. "
-            "Allow it with: --policy bash=allow", 1, b"!bash echo hi"),
+            "Allow it with: --policy bash=allow, before any other --policy", 1, b"!bash echo hi"),
+    Mistake("deamon --help", "unknown command 'deamon'; did you mean daemon?\nTry: zot --help", 2),
 )  # fmt: skip
 VALUES = (
     Mistake("-p hi --provder lab", "unknown flag --provder; did you mean --provider?", 2),
@@ -61,7 +66,8 @@ VALUES = (
     Mistake("-p hi --provider antropic", f"--provider antropic: unknown provider 'antropic'; known: {PROVIDERS}; "
             "did you mean anthropic?", 2),
     Mistake(f"-p hi {LAB} --model lab1", "unknown model 'lab1' (provider 'lab'); known: lab-1; did you mean lab-1?", 1),
-    Mistake("-p hi --provider ollama", "ollama has no default model; name one with --model", 1),
+    Mistake("-p hi --provider ollama", "ollama has no default model; name one. To list them: "
+            "zot models --live --provider ollama", 1),
     Mistake(f"-p hi {LAB} --max-steps none", "--max-steps none: must be a whole number", 2),
     Mistake(f"-p hi {LAB} --reasoning much", "--reasoning much: must be one of off, low, medium, high", 2),
     Mistake(f"-p hi {LAB} --policy bash", "--policy bash: 'bash' is not a rule; write TOOL[:PATTERN]=allow, =deny or "
@@ -73,10 +79,11 @@ VALUES = (
     Mistake(f"-p hi {LAB} --agent reviewer", "no agent 'reviewer' in config.toml; known: default", 1),
     Mistake("models --live", "--live needs a provider: zot models --live --provider NAME", 2),
     Mistake("models gpt", "zot models takes no words, only flags: 'gpt'", 2),
-    Mistake("completion ksh", "name a shell: zot completion bash, zsh or fish", 2),
+    Mistake("completion", "name a shell: zot completion bash, zsh or fish", 2),
+    Mistake("completion bsh", "name a shell: zot completion bash, zsh or fish; did you mean bash?", 2),
 )  # fmt: skip
 FILES = (
-    Mistake(f"-p hi {LAB} --cwd $CWD/nowhere", "$CWD/nowhere is not a directory; choose one with --cwd DIR", 1),
+    Mistake(f"-p hi {LAB} --cwd $CWD/nowhere", "$CWD/nowhere is not a directory; choose another cwd (--cwd DIR)", 1),
     Mistake(f"-p hi {LAB} --script nowhere.lab", "nowhere.lab: no such file", 1),
     Mistake("-p hi --provider ollama --model x --script bad.lab", "--script needs --provider lab", 1),
     Mistake(f"-p hi {LAB} --output-schema nowhere.json", "nowhere.json: No such file or directory", 1),
@@ -93,6 +100,7 @@ FILES = (
             "did you mean model?", 3),
     Mistake("config chek", "zot config has no subcommand 'chek'; known: agents, daemon, check; did you mean check?", 2),
     Mistake("lab check --script nowhere.lab", "cannot read the lab script nowhere.lab: No such file or directory", 1),
+    Mistake("lab serv", "name what to do: zot lab serve, or zot lab check --script FILE; did you mean serve?", 2),
     Mistake("lab", "name what to do: zot lab serve, or zot lab check --script FILE", 2),
     Mistake("sessions import nowhere.jsonl", "nowhere.jsonl: No such file or directory", 1),
 )  # fmt: skip
@@ -102,8 +110,8 @@ COMMANDS = (
             2),
     Mistake("login anthropic --no-probe", "no key was given; nothing was stored", 1),
     Mistake("logout openai", "nothing is stored for openai in $HOME/.local/state/zot/auth.json", 1),
-    Mistake("sessions", "zot sessions needs a subcommand: list, show, search, export, import, fork, rewind, diff, "
-            "rename, delete, gc, check, backup. Try: zot sessions --help", 2),
+    Mistake("sessions", "zot sessions needs a subcommand: list, show, search, export, import, move, fork, rewind, "
+            "diff, rename, delete, gc, check, backup. Try: zot sessions --help", 2),
     Mistake("sessions shwo x", "zot sessions has no subcommand 'shwo'; did you mean show? Try: zot sessions --help", 2),
     Mistake("sessions show", "zot sessions show takes ID. Try: zot sessions show --help", 2),
     Mistake("sessions show x", NO_SESSION, 1),
@@ -173,6 +181,68 @@ def test_no_answer_has_a_raw_error_or_a_period_after_one_sentence() -> None:
         assert not one.told.endswith(".")
 
 
+def _misspelt(name: str) -> str:
+    """Return a name without its second-last letter."""
+    return f"{name[:-2]}{name[-1]}"
+
+
+def _typos() -> Iterator[tuple[str, str]]:
+    """Yield a command line for each command, subcommand and flag, with one letter missing, and the right word."""
+    for entry in completion.entries():
+        begin = " ".join(filter(None, (entry.command, entry.subcommand)))
+        for word, _ in entry.words:
+            if len(word) > 3:
+                yield f"{begin} {_misspelt(word)}".strip(), word
+        for flag in entry.flags if begin != "host" else ():  # It answers a request with the mistake.
+            if len(flag.name) > 7 and _misspelt(flag.name) not in {one.name for one in entry.flags}:
+                yield f"{begin or '-p hi'} {_misspelt(flag.name)}".strip(), flag.name
+
+
+def test_every_command_suggests_the_right_word_for_a_misspelt_one(capsys: pytest.CaptureFixture[str]) -> None:
+    typos = [*_typos()]
+    wrong = {}
+    for line, right in typos:
+        code, told = cli.run(line.split()), capsys.readouterr().err
+        if code != 2 or f"; did you mean {right}?" not in told:
+            wrong[line] = told
+    assert wrong == {}
+    assert {line.split()[0] for line, _ in typos} >= {*completion.COMMANDS} - {"host", "logout"}
+    assert len(typos) > 300
+
+
+def test_a_misspelt_command_of_an_extension_is_not_sent_to_the_model(newcomer: Shell) -> None:
+    assert newcomer.run("ext", "new", "greet").code == 0
+    flags = ("--provider", "lab", "--ext", str(newcomer.cwd / "greet"))
+    assert newcomer.run("-p", "/greet Ada", *flags).code == 0
+    said = newcomer.run("-p", "/gret Ada", *flags)
+    told = "zot: unknown command /gret; did you mean /greet? To send it as a prompt, put a space before the slash\n"
+    assert (said.out, said.err, said.code) == ("", told, 1)
+    assert newcomer.run("-p", " /gret Ada", *flags).code == 0
+    assert newcomer.run("-p", "/etc is a directory", *flags).code == 0
+
+
+@pytest.mark.parametrize("flags", ["--ext nowhere", "--skill empty", "--tools raed", "--model lab1"])
+def test_wrong_settings_leave_no_empty_session(flags: str, newcomer: Shell) -> None:
+    for prompt in ((("hi",), b""), ((), b"hi")):  # As a word, and piped.
+        said = newcomer.run("-p", *prompt[0], "--provider", "lab", *flags.split(), typed=prompt[1])
+        assert said.code == 1
+    assert newcomer.run("sessions", "list", "--all").out == ""
+    assert newcomer.run("-p", "!echo hi", "--provider", "lab").code == 0
+    wrong = newcomer.run("-p", "-c", "hi", "--provider", "lab", *flags.split())
+    assert wrong.code == 1
+    assert newcomer.run("sessions", "list", "--all").out.count("\n") == 2, "the earlier session stays"
+
+
+@pytest.mark.parametrize(("mark", "command"), [("pipx_metadata.json", "pipx"), ("uv-receipt.toml", "uv tool")])
+def test_a_missing_extra_names_the_tool_that_installed_zot(
+    mark: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / mark).touch()
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    told = f"--listen needs uvicorn; in a clone of zot, run: {command} install --force '.[web]'"
+    assert str(ExtraMissing("--listen needs uvicorn", "web")) == told
+
+
 @pytest.mark.parametrize(
     ("line", "typed", "told"),
     [
@@ -215,10 +285,14 @@ def test_a_tool_that_needs_an_approval_is_reported_once_and_the_answer_printed(f
     script.write_text('shell "echo 1"\nshell "echo 2"\n---\nsay "Done."\n')
     said = newcomer.run(flag, "go", "--provider", "lab", "--script", str(script), "--policy", "bash=ask")
     told = "zot: bash was not run: the policy asks for approval, and zot -p cannot ask. "
-    told += "Allow it with: --policy bash=allow\n"
+    told += "Allow it with: --policy bash=allow, before any other --policy\n"
     assert ("Done." in said.out, said.err, said.code) == (True, told, 1)
     allowed = newcomer.run(flag, "go", "--provider", "lab", "--script", str(script), "--policy", "bash=allow")
     assert ("Done." in allowed.out, allowed.err, allowed.code) == (True, "", 0)
+    # The first rule that matches decides: the advised one helps only before the others.
+    rules = ("--policy", "bash=allow", "--policy", "bash:echo *=ask")
+    first = newcomer.run(flag, "go", "--provider", "lab", "--script", str(script), *rules)
+    assert ("Done." in first.out, first.err, first.code) == (True, "", 0)
     denied = newcomer.run(flag, "go", "--provider", "lab", "--script", str(script), "--policy", "bash=deny")
     assert ("Done." in denied.out, denied.err, denied.code) == (True, "", 0)
 

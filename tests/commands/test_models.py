@@ -35,7 +35,7 @@ def test_a_table_shows_everything_and_cuts_nothing() -> None:
     assert [row.split()[1] for row in rows if row.startswith("gemini")] == [
         model.id for model in catalogue("gemini").models
     ]
-    assert rows[-1] == "US dollars for a million tokens; ? is not known, - costs as much as input."
+    assert rows[-1] == "US dollars per million tokens; ? means unknown, - costs as much as input."
 
 
 def test_a_price_that_is_not_known_is_shown_so() -> None:

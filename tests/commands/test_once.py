@@ -342,7 +342,7 @@ def made(place: Path, script: str, **more: object) -> Path:
     return place
 
 
-ADVICE = "a space before the slash makes it a prompt"
+ADVICE = "To send it as a prompt, put a space before the slash"
 
 
 def test_a_command_of_an_extension_that_does_not_run_is_an_error_and_no_prompt(tmp_path: Path) -> None:
@@ -351,7 +351,7 @@ def test_a_command_of_an_extension_that_does_not_run_is_an_error_and_no_prompt(t
     why = "ModuleNotFoundError: No module named 'nowhere' (all of it: zot ext logs greet)"
     assert (out, code) == ("", 1)
     assert err.split("\n")[-2].startswith("zot: /hi cannot be run: extension greet does not run: exited with 1")
-    assert err.endswith(f"{why}; {ADVICE}\n")
+    assert err.endswith(f"{why}. {ADVICE}\n")
     out, _, code = ask(tmp_path, "--json", "/hi Ada", "--ext", "greet")
     assert code == 1
     response, error, done = map(json.loads, out.split("\n")[:-1])

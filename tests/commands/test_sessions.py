@@ -34,7 +34,7 @@ def test_listing_an_absent_store_creates_nothing(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ((), "zot sessions needs a subcommand: list, show, search, export, import, fork, rewind, diff, rename, "
+        ((), "zot sessions needs a subcommand: list, show, search, export, import, move, fork, rewind, diff, rename, "
              "delete, gc, check, backup"),
         (("frob",), "zot sessions has no subcommand 'frob'"),
         (("list", "x"), "zot sessions list takes no words"),
@@ -213,7 +213,7 @@ def test_a_fork_continues_independently(shell: Shell) -> None:
     assert "\nforked     from s, after row " in shell.sessions("show", "half").out
     for argv, problem in (
         (("--as", "all"), "there is a session 'all' already"),
-        (("--messages", "5"), "the conversation has no point after 5 messages to fork at"),
+        (("--messages", "5"), "cannot fork at message 5: the conversation has 4"),
         (("--at", "999"), "session 's' has no row 999 to fork at"),
     ):
         assert shell.sessions("fork", "s", *argv) == ("", f"zot: {problem}\n", 1)
@@ -225,7 +225,7 @@ def test_nothing_is_removed_without_a_confirmation(shell: Shell) -> None:
     out, err, code = shell.sessions("delete", "a", "b", "a")
     assert (out, code) == ("", 1)
     assert [line.split()[0] for line in err.split("\n")[:2]] == ["a", "b"]
-    assert err.endswith("\nRemove these 2 sessions for good? [y/N] \nzot: nothing was removed\n")
+    assert err.endswith("\nDelete these 2 sessions permanently? [y/N] \nzot: nothing was deleted\n")
     assert shell.sessions("delete", "a", typed=b"n\n").code == 1
     assert shell.sessions("delete", "a", "nope", "--yes").code == 1
     assert len(shell.told("list")) == 3
@@ -241,13 +241,13 @@ def test_old_sessions_are_removed_with_their_space(shell: Shell) -> None:
         connection.execute("UPDATE sessions SET updated = '2020-01-31T12:00:00.000Z' WHERE id = x'6f6c64'")
     out, err, code = shell.sessions("gc", "--older-than", "30d")
     assert (out, code) == ("", 1)
-    assert err.startswith("old  2020-01-31 12:00  !flood 20000\nRemove this session for good?")
+    assert err.startswith("old  2020-01-31 12:00  !flood 20000\nDelete this session permanently?")
     removed, collected = shell.told("gc", "--older-than", "4w", "--yes")
     assert removed == {"deleted": "old"}
     assert collected["images"] == 0
     assert collected["freed_bytes"] > 100_000
     assert [session["id"] for session in shell.told("list")] == ["new"]
-    assert shell.sessions("gc").out.startswith("0 images removed that no session shows; ")
+    assert shell.sessions("gc").out.startswith("deleted 0 unused images; ")
 
 
 def test_a_check_reports_problems_and_changes_nothing(shell: Shell) -> None:

@@ -9,11 +9,13 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from optional import needs
 from zot.commands.web import _urls
 
 LINK = re.compile(r"(http://127\.0\.0\.1:\d+)/web/#pair=([\w-]{32})\n")
@@ -42,11 +44,40 @@ def web(tmp_path: Path) -> Iterator[Shell]:
         shell("stop")
 
 
+@contextmanager
+def opened_terminal() -> Iterator[tuple[int, int]]:
+    """Return both ends of a terminal; the second is closed by its user."""
+    screen, inside = os.openpty()
+    try:
+        yield screen, inside
+    finally:
+        os.close(screen)
+
+
+def read_all(screen: int) -> str:
+    """Return what was written to a terminal whose other end is closed."""
+    said = b""
+    with suppress(OSError):  # Linux reports the end as an error.
+        while data := os.read(screen, 65536):
+            said += data
+    return said.decode()
+
+
+def scanned(lines: Sequence[str], path: Path, scale: int = 4) -> str:
+    """Return what a camera reads from lines of half blocks, by a program that is not ours."""
+    plain = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in lines if line.strip()]
+    halves = [[cell in half for cell in line] for line in plain for half in ("█▀", "█▄")]
+    rows = [bytes(0 if dark else 255 for dark in row for _ in range(scale)) for row in halves for _ in range(scale)]
+    path.write_bytes(b"P5 %d %d 255\n" % (len(rows[0]), len(rows)) + b"".join(rows))
+    read = subprocess.run(["zbarimg", "-q", "--raw", str(path)], capture_output=True, timeout=30, check=True)
+    return read.stdout.decode().strip()
+
+
 def paired(link: str) -> int:
     found = LINK.fullmatch(link)
     assert found, link
     body = json.dumps({"code": found[2]}).encode()
-    headers = {"Content-Type": "application/json", "Origin": found[1]}
+    headers = {"Content-Type": "application/json", "Origin": found[1], "X-Zot-Page": "1"}
     asked = urllib.request.Request(f"{found[1]}/web/pair", body, headers)
     try:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked, timeout=20) as answer:
@@ -67,6 +98,8 @@ def test_the_dashboard_is_started_paired_listed_revoked_and_stopped(web: Shell) 
     assert "started a daemon" not in again.stderr
     phone = web("pair", "--name", "phone", "--role", "view,approve")
     assert paired(phone.stdout) == 200
+    elsewhere = web("pair", "--url", "https://box.example/zot/")
+    assert elsewhere.stdout.startswith("https://box.example/zot/web/#pair=")
     known = {one["name"]: one["roles"] for one in json.loads(web("devices", "--json").stdout)}
     assert known == {"laptop": ["view", "prompt", "approve", "self_approve"], "phone": ["view", "approve"]}
     assert "there is a device 'phone' already" in web("pair", "--name", "phone").stderr
@@ -96,10 +129,14 @@ def test_the_browser_gets_the_link_in_a_file_that_is_ours_alone(web: Shell) -> N
 
 def test_mistakes_are_reported(web: Shell) -> None:
     for words, reason in (
-        (("--role", "extend"), "'extend' is none of view"),
+        (("--role", "extend"), "unknown role 'extend'; known: view"),
         (("--port", "x"), "'x' is not a port"),
         (("--name", "a b", "--port", "0"), "is not a name for a token"),
         (("nonsense",), "has no subcommand 'nonsense'"),
+        (("pair", "--url", "http://box.example"), "is not an address such as https"),
+        (("pair", "--url", "https://box.example/#x"), "is not an address such as https"),
+        (("pair", "--url", "https://a@box.example/"), "is not an address such as https"),
+        (("pair", "--url", "https://"), "is not an address such as https"),
     ):
         told = web(*words)
         assert told.returncode in (1, 2)
@@ -111,3 +148,27 @@ def test_addresses_on_this_machine_come_first() -> None:
         "http://127.0.0.1:2/zot/web/",
         "https://0.0.0.0:1/web/",
     )
+
+
+def test_a_daemon_that_does_not_start_is_explained_at_once(web: Shell) -> None:
+    (web.home / "zot" / "config.toml").write_text("[daemon]\nmax_sessions = 'many'\n")
+    told = web("--port", "0")
+    assert told.returncode == 1
+    assert "the daemon did not start: " in told.stderr
+    assert "max_sessions" in told.stderr
+
+
+@needs("zbarimg")
+def test_a_terminal_shows_the_link_as_a_code_that_a_camera_reads(web: Shell, tmp_path: Path) -> None:
+    web("--port", "0")
+    with opened_terminal() as (screen, inside):
+        command = [sys.executable, "-m", "zot", "web", "pair", "--url", "https://box.example"]
+        done = subprocess.run(
+            command, env=web.env, stdin=inside, stdout=inside, stderr=subprocess.PIPE, timeout=60, check=True
+        )
+        os.close(inside)
+        said = read_all(screen)
+    *code, link = said.replace("\r", "").strip().split("\n")
+    assert link.startswith("https://box.example/web/#pair=")
+    assert b"this machine alone" not in done.stderr
+    assert scanned(code, tmp_path / "code.pgm") == link

@@ -50,7 +50,10 @@ def test_the_keys_of_the_table_are_those_of_the_page() -> None:
     script = (ASSETS / "main.js").read_text()
     table = TEXT.partition("| Key | Does |")[2].partition("\n\n")[0]
     keys = {
-        key for row in table.split("\n") for key in re.findall(r"`([^`+]+)`", row.split("|")[1] if "|" in row else "")
+        key for row in table.split("\n") for key in re.findall(r"`([^`]+)`", row.split("|")[1] if "|" in row else "")
     }
-    bound = {*re.findall(r'press\.key === "(\w+|/)"', script), *re.findall(r'data: \{ key: "(\w)" \}', script)}
-    assert keys == bound | {"i", "n", "s"}
+    listed = script.partition("const KEYS = [")[2].partition("];")[0]
+    shown = {key for keys in re.findall(r'\["([^"]+)", ', listed) for key in keys.split(" ")}
+    assert keys == shown - {"Shift+Enter"}
+    bound = {*re.findall(r'press\.key === "([\w/?]+)"', script), *re.findall(r'(\w): "#/', script)}
+    assert {"s", "o", "i", "n", "j", "k", "/", "?", "p"} <= bound

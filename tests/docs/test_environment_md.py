@@ -18,7 +18,8 @@ VARIABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]+")
 #: Prefixes of our own variables: a string that begins so is one, however it is read.
 OURS = re.compile(r"(ZOT|ZOTCORE|ZEROCLAW)_[A-Z_]+")
 #: Read on Windows, by clients of other daemons.
-ELSEWHERE = {"USERPROFILE"}
+# GIT_CONFIG_COUNT is git's own: bash adds one entry to those that a user gave.
+ELSEWHERE = {"USERPROFILE", "GIT_CONFIG_COUNT"}
 
 
 def is_environment(node: ast.expr) -> bool:

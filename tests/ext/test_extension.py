@@ -363,7 +363,7 @@ def test_every_handler_gets_its_events(extension: Extension, capsys: pytest.Capt
     with Client(extension) as client:
         client.tell("turn_start", step=1)
         client.tell("turn_end", stop="end_turn")
-        with pytest.raises(AssertionError, match="does not want to hear of tool_call"):
+        with pytest.raises(AssertionError, match="does not subscribe to tool_call"):
             client.tell("tool_call")
     assert heard == [("turn_start", 1), ("turn_end", 0)]
     assert "LookupError: not our problem" in capsys.readouterr().err

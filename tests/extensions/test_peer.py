@@ -277,7 +277,7 @@ def test_a_command_is_invoked_and_returns_its_action() -> None:
     ("fields", "failure"),
     [
         ({"action": "prompt", "prompt": " "}, "extension g answered with an empty prompt"),
-        ({"action": "open_panel"}, "extension g opened a panel without saying what is in it"),
+        ({"action": "open_panel"}, "extension g opened a panel without content"),
     ],
 )
 def test_an_incomplete_action_is_a_failure(fields: dict[str, Any], failure: str) -> None:

@@ -315,7 +315,7 @@ async def test_the_run_marker_is_removed_with_the_end_of_the_run_and_not_before(
     record.append([Done()], run=3, ends=True)
     record.end()  # Before it is safe.
     await journal.writing(lambda connection: None)
-    assert (await marked(), record.is_free) == ([], True)
+    assert (await marked(), await record.is_free()) == ([], True)
 
 
 async def test_no_row_is_accepted_before_the_begin_or_after_the_end(journal: Journal) -> None:

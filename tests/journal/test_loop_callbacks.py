@@ -9,7 +9,7 @@ from concurrent.futures import Future
 import pytest
 
 from fakes import PATIENCE_S
-from zot.journal.writer import LoopCallbacks
+from zot.journal.writer_thread import LoopCallbacks
 
 
 class Loop(asyncio.SelectorEventLoop):

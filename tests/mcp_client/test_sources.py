@@ -103,8 +103,8 @@ def test_config_toml_has_servers_for_every_agent_and_flags_add_to_them(tmp_path:
     [
         ('[mcp.x]\ncmd = "f"', "[mcp.x] cmd: unknown setting"),
         ("[mcp.x]\nargs = []", "[mcp.x] command: missing"),
-        ('[mcp."a b"]\ncommand = "x"', "is no name for a server"),
-        ("mcp = 3", "[mcp] is no table"),
+        ('[mcp."a b"]\ncommand = "x"', "is not a valid server name"),
+        ("mcp = 3", "[mcp] is not a table"),
         ('[mcp.x]\ncommand = "f"\ntimeout_s = 0', "[mcp.x] timeout_s"),
     ],
 )

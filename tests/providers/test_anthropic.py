@@ -287,7 +287,7 @@ GOLDEN: dict[str, tuple[list[bytes], Outcome]] = {
         Outcome(
             [],
             said(counters=Counters(100, 1, 0, 0, 0.0)),
-            "StreamBroken: a delta for a block that never began",
+            "StreamBroken: a delta for a block that was never started",
         ),
     ),
     "an end of a block from nowhere": (

@@ -119,24 +119,24 @@ async def test_a_service_that_never_ends_its_list_is_asked_ten_times() -> None:
         (
             ConnectionFailed("connection refused"),
             ConnectionFailed,
-            "acme: connection refused; is the server running, and is --base-url right?",
+            "acme: connection refused; check that the server is running and that --base-url is right",
         ),
         (
             page(b"<html>"),
             StreamBroken,
             "acme: the list of models is not what the API promises: JSON is malformed: invalid character (byte 0); "
-            "is --base-url right?",
+            "check --base-url",
         ),
         (
             page({"data": [{"id": 7}]}),
             StreamBroken,
             "acme: the list of models is not what the API promises: data[0].id must be a string, not a whole number; "
-            "is --base-url right?",
+            "check --base-url",
         ),
         (
             Answer([b" " * (1 << 20)] * 9),
             StreamBroken,
-            "acme: the list of models is longer than 8 MiB; is --base-url right?",
+            "acme: the list of models is longer than 8 MiB; check --base-url",
         ),
     ],
 )

@@ -64,7 +64,7 @@ async def test_a_custom_server_is_asked_at_its_address(address: str, url: str) -
 
 async def test_without_a_key_none_can_be_refused() -> None:
     assert await ask(FakeTransport([Answer([b""], 401)]), "ollama", "") == Probed(
-        "refused", "it wants a key (http 401)"
+        "refused", "it requires a key (http 401)"
     )
     assert await ask(FakeTransport([Answer([b""], 200)]), "ollama", "") == Probed("accepted", "it answers")
 

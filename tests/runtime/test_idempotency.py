@@ -74,7 +74,8 @@ class Bench:
         record, _ = await self.journal.resume("s")
         self.came += 1.0
         demand = IdempotentRequest("s", "r", prompt, "a", key, ttl_s, came=self.came, deadline=0.0)
-        return IdempotentRun(record, demand, clock=self.machine.clock(), polite_s=polite_s, again_s=again_s), record
+        record.journal.clock = self.machine.clock()
+        return IdempotentRun(record, demand, polite_s=polite_s, again_s=again_s), record
 
     async def run(self, *events: AgentEvent, key: str | None = "k", prompt: str = "hi") -> IdempotentRun:
         """Let a request run and say these events; nobody puts its answer on record."""
@@ -244,12 +245,12 @@ async def test_a_session_that_is_in_use_is_busy_until_it_is_free(bench: Bench) -
     first, holding = await bench.once()
     await holding.begin(first.stored_answer)
     waiting, record = await bench.once("k2")
-    assert record.is_free is False
+    assert await record.is_free() is False
     with pytest.raises(SessionBusy):
         await record.begin(waiting.stored_answer)
     holding.end()
     assert await waiting.turn() is None
-    assert record.is_free is True
+    assert await record.is_free() is True
 
 
 async def test_the_first_request_in_line_runs_first(bench: Bench) -> None:

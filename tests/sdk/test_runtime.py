@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import os
+import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -516,16 +517,26 @@ async def test_a_budget_that_is_used_up_is_raised_with_its_facts(tmp_path: Path)
         ({"nonsense": 1}, "nonsense"),
         ({"provider": "acme"}, "unknown provider 'acme'"),
         ({"provider": "lab", "model": "x"}, "unknown model 'x'"),
-        ({"provider": "anthropic", "env": {}}, "set ANTHROPIC_API_KEY"),
+        ({"provider": "anthropic", "env": {}}, "set ANTHROPIC_API_KEY, or run: zot login anthropic. To"),
         ({"provider": "lab", "tools": ("hammer",)}, "unknown tool 'hammer'; known: bash, edit, read, skill, write"),
-        ({"provider": "lab", "cwd": "/no/such/place"}, "/no/such/place is not a directory; choose one with --cwd DIR"),
+        ({"provder": "lab"}, "provder is not a setting; did you mean provider?"),
+        ({"provider": "labb"}, "unknown provider 'labb'; known: anthropic, "),
+        ({"provider": "lab", "reasoning": "much"}, "reasoning cannot be 'much'; use one of: high, low, medium, off"),
+        ({"provider": "lab", "cwd": "/no/such/place"}, "/no/such/place is not a directory; choose another cwd"),
         ({"provider": "anthropic", "api_key": "k", "script": "x"}, "--script needs --provider lab"),
     ],
 )
 async def test_a_wrong_setting_is_named(settings: dict[str, Any], problem: str) -> None:
     for config in (None, zot.Config()):
-        with pytest.raises(UserError, match=problem):
+        with pytest.raises(UserError, match=re.escape(problem)) as caught:
             zot.Runtime(config, **settings)
+        assert isinstance(caught.value, zot.ConfigError) or "model" in settings
+
+
+def test_without_an_event_loop_the_error_names_the_blocking_runtime() -> None:
+    runtime = zot.Runtime(provider="lab")
+    with pytest.raises(UserError, match=r"^no event loop is running: .*, or zot\.BlockingRuntime$"):
+        runtime.prompt("hi")
 
 
 async def test_a_script_is_played(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 from editor import Editor, Frame, of_kind, said, updates
-from harness import PATIENCE_S, Zot, at_rest, environment, eventually, text_of
+from harness import PATIENCE_S, at_rest, environment, eventually
 from zot.journal.journal import Journal
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Start: TypeAlias = Callable[..., Editor]
 #: An MCP server with the tool `add`.
 SERVER = Path(__file__).parent.parent / "mcp_client" / "peer.py"
+#: One that asks the user during a call.
+ASKING_SERVER = Path(__file__).parent.parent / "mcp_client" / "server.py"
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
@@ -651,6 +653,65 @@ def test_notices_go_to_clients_that_show_them(editors: Start) -> None:
     assert of_kind(updates(unable.frames), "notice") == []
 
 
+# Questions of MCP servers.
+
+CALL = "!script call mcp__s__echo {} ;; --- ;; say done"
+
+
+def until_called(editor: Editor, session: str) -> int:
+    """Call the tool of the server until that is known; return the id of the prompt that calls it."""
+    for _ in range(200):
+        number = editor.start(session, CALL)
+        while not (card := of_kind(updates(editor.frames), "tool_call")):
+            editor.read()
+        frame = editor.read()
+        while frame.get("method") == "session/update" and frame["params"]["update"].get("status") != "failed":
+            frame = editor.read()
+        if frame.get("method") == "elicitation/create" or "result" in frame:
+            return number
+        assert card
+        editor.answer_of(number)
+        editor.prompt(session, "!bash sleep 0.05")
+        editor.frames.clear()
+    raise AssertionError("the server did not start")
+
+
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [
+        (
+            {"action": "accept", "content": {"name": "Ann", "color": "red"}},
+            {"action": "accept", "content": {"name": "Ann", "age": 7, "color": "red"}},
+        ),
+        ({"action": "decline"}, {"action": "decline"}),
+        ({"action": "accept", "content": {"name": "x"}}, {"action": "cancel"}),
+        ({"action": "shout"}, {"action": "cancel"}),
+    ],
+)
+def test_a_question_of_an_mcp_server_is_an_elicitation(editors: Start, answer: Frame, result: Frame) -> None:
+    editor = editors("--mcp", f"s={sys.executable} {ASKING_SERVER} form")
+    session = editor.new(elicitation={"form": {}})
+    number = until_called(editor, session)
+    [asked] = [one for one in editor.frames if one.get("method") == "elicitation/create"]
+    assert asked["params"]["toolCallId"] == of_kind(updates(editor.frames), "tool_call")[-1]["toolCallId"]
+    assert asked["params"]["requestedSchema"] == {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "title": "Name", "minLength": 2},
+            "age": {"type": "integer", "minimum": 0, "default": 7},
+            "color": {
+                "type": "string",
+                "oneOf": [{"const": "red", "title": "Red"}, {"const": "green", "title": "Green"}],
+            },
+        },
+        "required": ["name"],
+    }
+    editor.send({"jsonrpc": "2.0", "id": asked["id"], "result": answer})
+    editor.answer_of(number)
+    text = of_kind(updates(editor.frames), "tool_call_update")[-1]["content"][0]["content"]["text"]
+    assert json.loads(text.strip("`\n")) == result
+
+
 # Files of the editor.
 
 FILES = {"fs": {"readTextFile": True, "writeTextFile": True}}
@@ -785,36 +846,6 @@ def test_a_reader_that_stops_slows_the_run_down_and_loses_nothing(editors: Start
     assert eventually(lambda: at_rest(editor.pid))
     editor.answer_of(number)
     assert said(updates(editor.frames)).split() == ["word"] * 200_000
-
-
-# The same story everywhere.
-
-
-@pytest.mark.parametrize(
-    "prompt",
-    [
-        '!script think a ;; say b ;; call bash {"command":"echo c"} ;; --- ;; say d',
-        "!tools",
-        "!read nothing",
-        "!write x y",
-        "!bad-args",
-    ],
-)
-def test_rpc_and_acp_emit_the_same_run(editors: Start, zot: Callable[..., Zot], prompt: str) -> None:
-    editor = editors()
-    _, found = editor.prompt(editor.new(), prompt)
-    rpc = zot()
-    rpc.send({"type": "hello", "features": ["thinking"]}, {"type": "prompt", "message": prompt})
-    frames = rpc.until(type="done")
-    assert said(found) == text_of(frames)
-    assert said(found, "agent_thought_chunk") == "".join(
-        frame["delta"] for frame in frames if frame["type"] == "thinking_delta"
-    )
-    calls = [(frame["id"], frame["args"] or {}) for frame in frames if frame["type"] == "tool_call"]
-    assert [(one["toolCallId"], one["rawInput"]) for one in of_kind(found, "tool_call")] == calls
-    ends = {frame["id"]: frame["is_error"] for frame in frames if frame["type"] == "tool_result"}
-    last = {one["toolCallId"]: one["status"] == "failed" for one in of_kind(found, "tool_call_update")}
-    assert last == ends
 
 
 # The client of the protocol's own Python package.

@@ -117,7 +117,9 @@ def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
         capture_output=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, b"")
-    assert done.stderr.decode().splitlines() == ["zot: the current directory no longer exists; use --cwd DIR"]
+    assert done.stderr.decode().splitlines() == [
+        "zot: the current directory no longer exists; choose another cwd (--cwd DIR)"
+    ]
 
 
 def test_a_configuration_is_read_and_a_flag_wins_over_it(directory: Path) -> None:
@@ -240,6 +242,28 @@ def test_initialize_of_an_editor_is_answered_before_the_heavy_parts_are_loaded()
     assert {name for name in loaded if name.startswith("zot.")} - needed == set()
 
 
+def test_the_first_delta_needs_few_modules_of_each_package() -> None:
+    loaded = loaded_at("write", "rpc", "--provider", "lab", given=b'{"type":"prompt","message":"!script say hi"}\n')
+    needed = {
+        "agent": "approvals compaction hooks loop run transcript",
+        "commands": "rpc",
+        "config": "config credentials flags policy skills vendors",
+        "providers": "anthropic api_errors base mask models service sse",
+        "runtime": "check open provider_assembly providers shared system_prompt toolbox",
+        "serve": "rpc stdio streams",
+        "session": "history queue recovery session transcripts worker",
+        "tools": "base specs",
+        "wire": "lines rpc rpc_greeting",
+    }
+    vocabulary = "cli encoding errors events files messages run_summary store text version"
+    names = {f"zot.{name}" for name in (*needed, *vocabulary.split())}
+    names |= {f"zot.{package}.{name}" for package, modules in needed.items() for name in modules.split()}
+    assert {
+        one for one in loaded if one.startswith("zot.") and not one.startswith("zot.providers.lab")
+    } - names == set()
+    assert loaded & {"difflib", "fnmatch", "hashlib", "json", "random", "sqlite3", "urllib.parse", "zlib"} == set()
+
+
 def test_tools_are_loaded_for_their_first_call() -> None:
     prompt = b'{"type":"prompt","message":"%s"}\n'
     spoken = loaded_at("write", "rpc", "--provider", "lab", given=prompt % b"!script say hi")
@@ -332,7 +356,9 @@ def test_a_daemon_greets_before_it_loads_what_any_other_method_needs(tmp_path: P
         "zot.config.config", "zot.config.file",
         "zot.config.flags", "zot.config.paths", "zot.config.vendors", "zot.encoding", "zot.errors", "zot.events",
         "zot.files", "zot.journal", "zot.journal.answers", "zot.journal.chunks", "zot.journal.journal",
-        "zot.journal.lease", "zot.journal.queries", "zot.journal.record", "zot.journal.schema", "zot.journal.writer",
+        "zot.journal.connection", "zot.journal.lease", "zot.journal.opening", "zot.journal.queries",
+        "zot.journal.record", "zot.journal.schema", "zot.journal.session_store", "zot.journal.sessions",
+        "zot.journal.writer", "zot.journal.writer_thread",
         "zot.messages", "zot.providers", "zot.runtime", "zot.runtime.open", "zot.runtime.shared",
         "zot.serve", "zot.serve.daemon", "zot.serve.daemon.audit", "zot.serve.daemon.backlog",
         "zot.serve.daemon.connection", "zot.serve.daemon.daemon", "zot.serve.daemon.claim",

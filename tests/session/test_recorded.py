@@ -155,8 +155,8 @@ def test_a_fork_is_another_session_from_a_point_on(kept: Callable[..., Zot]) -> 
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        ({"messages": 9}, "the conversation has no point after 9 messages to fork at"),
-        ({"messages": 2}, "after 2 messages a call waits for its result: there is no point to fork at"),
+        ({"messages": 9}, "cannot fork at message 9: the conversation has 4"),
+        ({"messages": 2}, "cannot fork at message 2: a tool call waits for its result there"),
         ({"session": "s"}, "there is a session 's' already"),
     ],
 )
@@ -169,7 +169,10 @@ def test_an_impossible_fork_is_refused(kept: Callable[..., Zot], command: dict[s
 
 def test_an_unrecorded_session_cannot_be_forked(zot: Callable[..., Zot]) -> None:
     answer = zot(*LAB).ask({"type": "fork"})
-    assert answer["error"] == "this session is not recorded, so it cannot be forked; start with --session NAME"
+    assert (
+        answer["error"]
+        == "this session is not recorded, so it cannot be forked; start one with a session name (--session NAME)"
+    )
 
 
 def test_a_session_running_elsewhere_is_refused_by_name_and_usable_afterwards(kept: Callable[..., Zot]) -> None:

@@ -228,7 +228,7 @@ async def test_a_foreign_change_is_not_overwritten_and_then_nothing_is(
         with pytest.raises(RewindRefused) as refused:
             await open_runtime.rewind(messages=0)
         reason = REFUSALS[meddle].format(path=work / "a.txt")
-        assert str(refused.value) == f"files cannot be put back, nothing was changed: a.txt: {reason}"
+        assert str(refused.value) == f"files cannot be restored, nothing was changed: a.txt: {reason}"
         assert refused.value.files == ("a.txt",)
         assert (files(work), open_runtime.messages) == (were, said)
         assert (await open_runtime.rewind(messages=12)).files == (RestoredFile("b.txt", "removed"),)
@@ -323,8 +323,8 @@ async def test_a_lock_holds_for_a_rewind_too(runtime: Callable[..., zot.Runtime]
     [
         ({}, "a rewind needs either messages"),
         ({"messages": 1, "at": 1}, "a rewind needs either messages"),
-        ({"messages": 2}, "after 2 messages a call waits for its result: there is no point to rewind to"),
-        ({"messages": 9}, "the conversation has no point after 9 messages to rewind to"),
+        ({"messages": 2}, "cannot rewind to message 2: a tool call waits for its result there"),
+        ({"messages": 9}, "cannot rewind to message 9: the conversation has"),
         ({"at": 999}, "the session has no row 999 to rewind to"),
     ],
 )
@@ -506,7 +506,7 @@ def test_a_client_rewinds_and_the_next_prompt_waits(kept: Callable[..., Zot], wo
     (work / "a.txt").write_text("by hand")
     assert process.ask({"type": "rewind", "messages": 0}) == {
         "type": "response", "command": "rewind", "success": False,
-        "error": "files cannot be put back, nothing was changed: a.txt: another program changed it",
+        "error": "files cannot be restored, nothing was changed: a.txt: another program changed it",
     }  # fmt: skip
     assert process.ask({"type": "rewind", "messages": 0, "files": False})["data"]["files"] == []
     assert files(work) == {"a.txt": b"by hand"}
@@ -518,6 +518,6 @@ def test_a_client_rewinds_and_the_next_prompt_waits(kept: Callable[..., Zot], wo
 def test_a_client_gets_the_reason_it_cannot_rewind(zot: Callable[..., Zot]) -> None:
     process = zot("--provider", "lab")
     assert process.ask({"type": "rewind", "messages": 0})["error"] == (
-        "this session is not recorded, so it cannot be rewound; start with --session NAME"
+        "this session is not recorded, so it cannot be rewound; start one with a session name (--session NAME)"
     )
     assert "messages" in process.ask({"type": "rewind", "messages": -1})["error"]

@@ -961,7 +961,7 @@ async def test_a_compact_is_emitted_counted_and_ends_with_done() -> None:
     ("messages", "script", "error"),
     [
         (long_talk()[:4], [], "nothing to compact: the conversation has 4 messages, and the newest 4 stay as they are"),
-        (long_talk(), [claude.reply(claude.text(" "))], "nothing was compacted: the model gave an empty summary"),
+        (long_talk(), [claude.reply(claude.text(" "))], "nothing was compacted: the model returned an empty summary"),
         (
             long_talk(),
             [Answer([b"busy"], status=400)],

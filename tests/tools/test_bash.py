@@ -316,12 +316,12 @@ async def test_bad_arguments_are_named(args: dict[str, Any], text: str, context:
 async def test_a_missing_cwd_is_a_failure(shell: Shell, tmp_path: Path) -> None:
     gone = str(tmp_path / "gone")
     text = await refusal(shell.tool(), {"command": "true"}, replaced(shell.context, cwd=gone))
-    assert text == f"cannot start the command: [Errno 2] No such file or directory: '{gone}'"
+    assert text == f"cannot start the command: {gone}: No such file or directory"
 
 
 async def test_a_command_that_is_too_long_for_the_system_is_a_failure(shell: Shell) -> None:
     text = await shell.fail(f": {'x' * 200_000}")
-    assert text == "cannot start the command: [Errno 7] Argument list too long: '/bin/sh'"
+    assert text == "cannot start the command: /bin/sh: Argument list too long"
 
 
 @pytest.mark.parametrize("name", ["a=b", "a\0b", "\ud800"])

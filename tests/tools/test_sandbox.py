@@ -240,7 +240,7 @@ async def test_an_abort_leaves_nothing_in_the_sandbox(locked: Shell) -> None:
 async def test_a_missing_directory_is_reported_as_without_a_lock(locked: Shell, tmp_path: Path) -> None:
     context = msgspec.structs.replace(locked.context, cwd=str(tmp_path / "gone"))
     text = await refusal(locked.tool(lock=True), {"command": "true"}, context)
-    assert text == f"cannot start the command: [Errno 2] No such file or directory: '{tmp_path}/gone'"
+    assert text == f"cannot start the command: {tmp_path}/gone: No such file or directory"
 
 
 async def test_without_bubblewrap_nothing_runs(locked: Shell, tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ def test_methods_the_daemon_lacks_are_refused(home: Path) -> None:
             for one in refused:
                 with pytest.raises(UserError):
                     await one
-            with pytest.raises(UserError, match="has its own keys; where it runs, `zot login`"):
+            with pytest.raises(UserError, match="has its own keys; on its machine, run: zot login"):
                 await there.providers()
             assert await there.untrusted() == ()
             await talk.close()

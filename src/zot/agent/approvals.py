@@ -134,7 +134,7 @@ class Approvals:
     def forget(self, allowed: PermissionGranted) -> PermissionGranted:
         """Return the row that revokes ``allowed``; `recall` applies it. Raise UserError if it is not remembered."""
         if allowed not in self._always:
-            raise UserError("no such permission is remembered")
+            raise UserError("no such permission is stored")
         return msgspec.structs.replace(allowed, revoked=True)
 
 

@@ -329,7 +329,7 @@ async def summarise(agent: Agent, run: Run, messages: Sequence[Message], *, wind
     reply = await agent.ask_plainly(_SYSTEM, [question], run, max_tokens=min(SUMMARY_TOKENS, max(1, window // 4)))
     text = text_of(reply.content).strip()
     if not text:
-        raise EmptySummary("nothing was compacted: the model gave an empty summary")
+        raise EmptySummary("nothing was compacted: the model returned an empty summary")
     text = f"{text}\n\n{_CUT_OFF}" if reply.stop == "length" else text
     return Summary(text, await _shown(agent, run, text))
 

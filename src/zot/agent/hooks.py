@@ -216,4 +216,4 @@ class AllowAll:
         return ()
 
     def forget(self, allowed: PermissionGranted) -> PermissionGranted:
-        raise UserError("no such permission is remembered")
+        raise UserError("no such permission is stored")

@@ -30,6 +30,7 @@ from zot.errors import (
     ToolFailed,
     TurnBlocked,
     UserError,
+    plain_reason,
 )
 from zot.events import Usage
 from zot.messages import CallBlock, Counters, Message, TextBlock, ToolSpec, text_of
@@ -465,7 +466,7 @@ class CallRunner:
             return (TextBlock(str(problem)),), True
         except OSError as problem:
             # A system error is a result for the model, not the end of its run.
-            return (TextBlock(f"failed: {problem}"),), True
+            return (TextBlock(f"failed: {plain_reason(problem)}"),), True
         return ((*output, TextBlock(prepared.note)) if prepared.note else output), False
 
 

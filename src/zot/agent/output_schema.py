@@ -16,7 +16,7 @@ import msgspec
 from zot import files
 from zot.agent.transcript import Transcript
 from zot.encoding import UNREADABLE, explain
-from zot.errors import AnswerRejected, ConfigError, MalformedFile
+from zot.errors import AnswerRejected, ConfigError, ExtraMissing, MalformedFile
 from zot.messages import text_of
 
 if TYPE_CHECKING:
@@ -137,9 +137,7 @@ def _library() -> ModuleType:
     try:
         import jsonschema_rs  # Imported lazily: an extra.
     except ImportError:
-        raise ConfigError(
-            "an output schema needs the package jsonschema-rs; in a clone of zot, run: pip install '.[schema]'"
-        ) from None
+        raise ExtraMissing("an output schema needs the package jsonschema-rs", "schema") from None
     return jsonschema_rs
 
 
@@ -204,7 +202,7 @@ def _reason(error: ValidationError) -> str:
         case Kind.MaxItems(limit):
             return f"the number of items must be at most {limit}"
         case Kind.UniqueItems():
-            return "must not have an item twice"
+            return "items must be unique"
         case Kind.MinLength(limit):
             return f"the length must be at least {limit}"
         case Kind.MaxLength(limit):
@@ -224,7 +222,7 @@ def _reason(error: ValidationError) -> str:
         case Kind.OneOfMultipleValid(context):
             return f"fits {sum(not errors for errors in context)} alternatives instead of one"
         case Kind.Not():
-            return "is what it must not be"
+            return "must not match the schema of `not`"
         case Kind.Format("regex"):
             return (
                 f"{error.instance!r} is not a regular expression that can be matched in bounded time: it is malformed, "

@@ -16,7 +16,7 @@ from zot.client.endpoint import LOOK_S, NOBODY, Patience, dial, whose
 from zot.client.session import SETTLE_S, ClientSession
 from zot.config.paths import find_socket
 from zot.encoding import thread_safe_type
-from zot.errors import AgentError, ConfigError, ConnectionLost, InternalError
+from zot.errors import AgentError, ConfigError, ConnectionLost, ExtraMissing, InternalError
 from zot.version import __version__
 from zot.wire.daemon_client import Answer, DaemonPeer, UpdateListener
 from zot.wire.daemon_types import AgentEntry, Agents, Attached, Opened, SessionEntry, Sessions, Status
@@ -172,9 +172,7 @@ class Client:
             try:
                 from zot.client.web_line import WebLine  # Imported lazily: an extra.
             except ImportError:
-                raise ConfigError(
-                    "a WebSocket needs the package websockets; in a clone of zot, run: pip install '.[web]'"
-                ) from None
+                raise ExtraMissing("a WebSocket needs the package websockets", "web") from None
             return await WebLine.open(url, token, answer_s)
 
         async def open_local() -> DaemonTransport:

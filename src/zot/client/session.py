@@ -58,10 +58,13 @@ class ClientSession:
         #: The cursor for everything later, including the approval request that was pending then.
         self.opened_at = shown_from(attached)
 
-    def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> ClientTurn:
-        """Send a prompt and return its turn. Dropping the returned turn does not cancel it."""
+    def prompt(self, text: str, images: Sequence[ImageBlock] = (), *, prompt_id: str | None = None) -> ClientTurn:
+        """Send a prompt and return its turn. Dropping the returned turn does not cancel it.
+
+        With a ``prompt_id`` of yours, `take_back` can withdraw it while it waits.
+        """
         self._client.check()
-        prompt_id, arrived = os.urandom(8).hex(), asyncio.Event()
+        prompt_id, arrived = prompt_id or os.urandom(8).hex(), asyncio.Event()
         asked = Asked(prompt_id, text, self._client.peer.following(self.id).cursor, arrived.set)
         self._client.hear(self.id, asked)
         attachments = [_attachment(image) for image in images]

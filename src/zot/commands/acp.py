@@ -6,14 +6,19 @@ import os
 import sys
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from zot.config import flags
 from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, Overrides, ignore_foreign, resolve
+from zot.errors import UsageError
 from zot.runtime.check import check_settings
 from zot.serve.stdio import answer_early, claim, leave, leave_on_signals, report_write_failure
 from zot.wire.acp_greeting import AcpGreeting
 from zot.wire.jsonrpc import Request, decode
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
+
+if TYPE_CHECKING:
+    from zot.client.client import Client
 
 #: Not flags of this command: the client chooses sessions and their directories.
 _CLIENTS = ("--session", "--no-session", "--cwd")
@@ -28,11 +33,16 @@ MANUAL = flags.Manual(
                    group="Model", advanced=True),
         *(flag for flag in AGENT_FLAGS if flag.name not in _CLIENTS),
         flags.MAX_LINE_FLAG,
+        flags.Flag("--via-daemon", "Serve the sessions of the running daemon, which other clients can follow, too.",
+                   group="Endpoint"),
+        flags.WAIT_FLAG,
+        flags.PLACE_FLAGS[0],
     ),
     FOREIGN_FLAGS,
     (
         ("zot acp", "The command to enter in the editor's settings."),
         ("zot acp --provider lab", "Serve the scripted model, to try an editor without a key."),
+        ("zot acp --via-daemon", "Share sessions with zot attach, zot web and other clients of the daemon."),
         ("zot acp --mode ask", "Ask in the editor before each change and command."),
     ),
     {
@@ -58,7 +68,10 @@ def main(argv: Sequence[str]) -> int:
     settings, words = given
     ignore_foreign(settings, words, "prompts come from the editor")
     limit = settings.pop("max_line_bytes", MAX_LINE_BYTES)
-    mode = settings.pop("mode", None)
+    mode, via_daemon = settings.pop("mode", None), settings.pop("via_daemon", False)
+    if mode and via_daemon:
+        raise UsageError("--mode has no effect with --via-daemon: the daemon's policy applies")
+    place = {"socket": settings.pop("socket", None), "wait_s": settings.pop("wait", 0.0)}
     if settings.pop("login", False):
         from zot.commands.login import main as login  # Imported lazily: only this flag needs it.
 
@@ -66,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
     config = resolve(settings)
     check_settings(config)  # A missing key is reported with the first session, so that the client can authenticate.
     if os.isatty(0):
-        sys.stderr.write("zot: this speaks JSON-RPC to an editor, and Ctrl-D ends it; zot -p PROMPT answers people\n")
+        sys.stderr.write("zot: acp speaks JSON-RPC with an editor; Ctrl-D ends it. To ask the agent: zot -p PROMPT\n")
     leave_on_signals()
     incoming, outgoing = claim()
     greeting, lines = AcpGreeting(), LineSplitter(max_line_bytes=limit)
@@ -80,5 +93,11 @@ def main(argv: Sequence[str]) -> int:
     # Imported lazily: initialize is answered before asyncio and the modules of a session are loaded.
     from zot.serve.acp.server import serve_stdio
 
-    overrides = Overrides.of_flags(settings)
-    leave(serve_stdio(config, greeting, lines, early, (incoming, outgoing), overrides=overrides, mode=mode))
+    def connect() -> Client:
+        from zot.client.client import Client  # Imported lazily: few editors use the daemon.
+
+        return Client.connect(**place, config_dir=settings.get("config_dir"))
+
+    overrides, descriptors = Overrides.of_flags(settings), (incoming, outgoing)
+    daemon = connect if via_daemon else None
+    leave(serve_stdio(config, greeting, lines, early, descriptors, overrides=overrides, mode=mode, connect=daemon))

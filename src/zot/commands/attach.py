@@ -42,7 +42,7 @@ from zot.events import (
 from zot.messages import text_of
 from zot.run_summary import CUT_OFF
 from zot.serve.streams import read_chunks
-from zot.text import escaped, printable, printable_line, shell_word
+from zot.text import did_you_mean, escaped, printable, printable_line, shell_word
 from zot.ui.conversation import OpenedConversation
 from zot.ui.readable import match_session_id
 from zot.ui.remote import ClientHome
@@ -101,7 +101,7 @@ def _line_for(event: AgentEvent) -> str | None:
         case Error(message=message):
             return f"! {printable_line(message, _WIDTH)}"
         case Retry(reason=reason, attempt=attempt):
-            return f"! {printable_line(reason, _WIDTH)}; attempt {attempt} follows"
+            return f"! {printable_line(reason, _WIDTH)}; retrying, attempt {attempt}"
         case TurnEnd(stop="aborted"):
             return "! cancelled"
         case TurnEnd(stop="length"):
@@ -227,7 +227,8 @@ def _find(entries: Sequence[SessionEntry], name: str | None) -> SessionEntry:
     known = {one.session_id: one for one in entries}
     found = match_session_id(name, [*known])
     if found is None:
-        raise UserError(f"no session matches {name!r}; list them with: zot call session/list")
+        near = did_you_mean(name, known)
+        raise UserError(f"no session matches {name!r}{near or '; list them with: zot call session/list'}")
     return known[found]
 
 

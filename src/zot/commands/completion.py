@@ -13,6 +13,7 @@ from zot.commands.subcommands import CommandGroup
 from zot.config import flags
 from zot.config.flags import Choice, Flag, Manual
 from zot.errors import UsageError
+from zot.text import did_you_mean
 
 SHELLS = ("bash", "zsh", "fish")
 MANUAL = Manual(
@@ -106,7 +107,8 @@ def main(argv: Sequence[str]) -> int:
         return 0
     _, words = given
     if len(words) != 1 or words[0] not in SHELLS:
-        raise UsageError(f"name a shell: zot completion {', '.join(SHELLS[:-1])} or {SHELLS[-1]}")
+        near = did_you_mean(words[0], SHELLS) if words else ""
+        raise UsageError(f"name a shell: zot completion {', '.join(SHELLS[:-1])} or {SHELLS[-1]}{near}")
     sys.stdout.write(script(words[0]))
     return 0
 

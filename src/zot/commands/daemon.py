@@ -16,7 +16,7 @@ from zot.config.agents import AgentConfigs
 from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, ignore_foreign, zot_home
 from zot.config.file import DaemonSettings, Tls, checked_listen_address
 from zot.config.paths import locate
-from zot.errors import ConfigError, DaemonRunning, UsageError
+from zot.errors import DaemonRunning, ExtraMissing, UsageError
 from zot.serve.stdio import leave, leave_on_signals
 from zot.text import printable
 from zot.wire.lines import MAX_LINE_BYTES
@@ -47,7 +47,7 @@ Manage the running daemon with: zot daemon status, stop, logs, audit, token.""",
         ("zot daemon --listen ws://127.0.0.1:7777", "Also serve WebSocket clients on this machine."),
     ),
     {
-        0: "It was asked to end.",
+        0: "It was told to stop.",
         1: "It could not start, or could not record sessions any more.",
         2: "Wrong usage.",
         3: "Another daemon serves this socket.",
@@ -110,7 +110,7 @@ def listen_addresses(own: Mapping[str, Any], settings: DaemonSettings) -> Sequen
     from importlib.util import find_spec  # Imported lazily: only `--listen` needs it.
 
     if missing := [name for name in ("starlette", "uvicorn", "websockets") if find_spec(name) is None]:
-        raise ConfigError(f"--listen needs {' and '.join(missing)}; in a clone of zot, run: pip install '.[web]'")
+        raise ExtraMissing(f"--listen needs {', '.join(missing)}", "web")
     cert, key = own.get("tls_cert") or settings.tls_cert, own.get("tls_key") or settings.tls_key
     tls = None if cert is None else Tls(cert, key)
     for address in addresses:

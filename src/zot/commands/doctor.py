@@ -65,7 +65,7 @@ Asks each service that has a key whether it accepts the key. The flags of `zot r
         *AGENT_FLAGS,
     ),
     examples=(("zot doctor --offline", "Check the set-up without network."),),
-    exits={0: "The chosen provider works.", 1: "It does not.", 2: "Wrong usage."},
+    exits={0: "The chosen provider works.", 1: "It does not work.", 2: "Wrong usage."},
 )
 
 
@@ -199,7 +199,7 @@ def _cwd(config: Config) -> str:
     try:
         return os.path.abspath(config.cwd or os.getcwd())
     except FileNotFoundError:
-        raise ConfigError("the current directory no longer exists; use --cwd DIR") from None
+        raise ConfigError("the current directory no longer exists; choose another cwd (--cwd DIR)") from None
 
 
 def _home(home: str | None) -> DoctorCheck:
@@ -346,7 +346,7 @@ def _protections(config: Config, cwd: str) -> list[DoctorCheck]:
     existing = [one.path for one in private if os.path.lexists(one.path)]
     protected = [path for path in protected_paths(config.protected) if os.path.lexists(os.path.join(cwd, path))]
     return [
-        DoctorCheck("hidden", "ok", f"hidden from locked tools and strangers: {', '.join(existing) or 'none yet'}"),
+        DoctorCheck("hidden", "ok", f"hidden from --lock and confined extensions: {', '.join(existing) or 'none yet'}"),
         DoctorCheck("protected", "ok", f"read-only under --lock: {', '.join(protected) or 'none'}"),
     ]
 

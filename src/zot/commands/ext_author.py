@@ -52,7 +52,7 @@ def new(request: CommandRequest) -> int:
     if request.json:
         write_json({"name": name, "directory": place, "language": language, "files": files, "built": built})
         return 0
-    write(f"made {printable(place)}: {', '.join(files)}\n")
+    write(f"created {printable(place)}: {', '.join(files)}\n")
     if not built:
         write(f"build it: cd {shlex.quote(place)} && {shlex.join(build)}\n")
     write(f"try it: zot ext test {shlex.quote(os.path.relpath(place))}\n")

@@ -42,9 +42,9 @@ _HOST_FLAGS = (
                setting="max_input_bytes", group="Requests", advanced=True),
     flags.Flag("--stdin-timeout-ms", "Give up if no request has arrived after this long (default: 15000).", value="MS",
                parse=flags.positive, group="Requests", advanced=True),
-    flags.Flag("--protocol", "Name the version of the protocol; only v1 exists.", value="NAME", group="Requests",
+    flags.Flag("--protocol", "Require this version of the protocol; only v1 exists.", value="NAME", group="Requests",
                advanced=True),
-    flags.Flag("--bridge-compat", "Accepted for other bridges; the answer is always flat.", value="BOOL",
+    flags.Flag("--bridge-compat", "Accepted for compatibility; the answer is always flat.", value="BOOL",
                parse=flags.choice("true", "false"), group="Requests", advanced=True),
 )  # fmt: skip
 _OWN = frozenset(flag.key for flag in _HOST_FLAGS)

@@ -12,7 +12,7 @@ import msgspec
 from zot.config.config import Config, agent_names, journal_path, resolve
 from zot.config.vendors import VENDORS
 from zot.errors import AgentError, ConfigError, KeyMissing, UserError
-from zot.journal.journal import Journal
+from zot.journal.opening import open_journal
 from zot.runtime.check import check, check_settings
 from zot.runtime.providers import unused_key
 
@@ -101,7 +101,7 @@ def _checked(name: str, look: Callable[[], str]) -> Check:
 
 async def _check_journal(config: Config) -> str:
     """Return the journal's path after checking that it can be written. Raise ConfigError, StoreFailed."""
-    journal = await Journal.open(journal_path(config))
+    journal = await open_journal(journal_path(config))
     try:
         await journal.writing(lambda connection: None)
     finally:

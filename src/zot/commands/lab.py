@@ -9,8 +9,9 @@ import sys
 from collections.abc import Callable, Sequence
 
 from zot.config import flags
-from zot.errors import UsageError
+from zot.errors import UsageError, plain_reason
 from zot.providers.lab.script import Script, demo
+from zot.text import did_you_mean
 
 
 def _port(text: str) -> int:
@@ -44,7 +45,7 @@ CHECK_MANUAL = flags.Manual(
     (flags.Flag("--script", "Check this script.", value="FILE"),),
     _FLAGS,
     (("zot lab check --script demo.lab", "Check a script before a test relies on it."),),
-    {0: "The script has no mistakes.", 1: "It has one.", 2: "Wrong usage."},
+    {0: "The script has no mistakes.", 1: "It has a mistake.", 2: "Wrong usage."},
 )
 
 
@@ -54,7 +55,8 @@ def main(argv: Sequence[str]) -> int:
         return 0
     settings, words = given
     if words not in (["serve"], ["check"]):
-        raise UsageError("name what to do: zot lab serve, or zot lab check --script FILE")
+        near = did_you_mean(words[0], ("serve", "check")) if words else ""
+        raise UsageError(f"name what to do: zot lab serve, or zot lab check --script FILE{near}")
     script = Script.load(settings["script"]) if "script" in settings else demo()
     if words == ["check"]:
         return 0
@@ -80,7 +82,7 @@ async def _serve(script: Script, host: str, port: int, log: Callable[[str], None
             # Bypass the buffer of `sys.stdout`: unwritten data would fail once more at exit.
             os.write(1, f"{url}\n".encode())
         except OSError as problem:
-            sys.stderr.write(f"zot: cannot print the address {url}: {problem}\n")
+            sys.stderr.write(f"zot: cannot print the address {url}: {plain_reason(problem)}\n")
             code = 1
             serving.cancel()  # An exception would arrive as an exception group.
 

@@ -42,7 +42,7 @@ If standard input is not a terminal, its first line is the key.""",
 LOGOUT_MANUAL = flags.Manual(
     "zot logout PROVIDER",
     "Delete a provider's key, or the command that prints it, from $ZOT_HOME/auth.json.",
-    examples=(("zot logout anthropic", "Forget the key."),),
+    examples=(("zot logout anthropic", "Delete the key."),),
     exits={0: "The key is deleted.", 1: "No key was stored.", 2: "Wrong usage."},
 )
 _MAX_KEY_BYTES = 16 * 1024
@@ -74,7 +74,7 @@ def logout(argv: Sequence[str]) -> int:
         return 1
     sys.stdout.write(f"removed for {vendor.name} from {path_in(home)}\n")
     if name := next((name for name in vendor.key_names if os.environ.get(name)), None):
-        sys.stderr.write(f"zot: {name} is still set\n")
+        sys.stderr.write(f"zot: {name} is still set, and zot uses its key\n")
     return 0
 
 

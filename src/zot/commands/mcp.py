@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -35,7 +36,7 @@ from zot.extensions.log import log_path, read
 from zot.mcp.connection import McpLaunch
 from zot.mcp.listing import ToolCache
 from zot.mcp.servers import ManagedServer
-from zot.mcp.sources import McpSource, find_servers, other_files, project_file, read_servers
+from zot.mcp.sources import McpSource, find_servers, other_files, project_file, read_project, read_servers
 from zot.mcp.tool import McpTool
 from zot.messages import TextBlock
 from zot.runtime.check import working_directory
@@ -80,7 +81,9 @@ def _cache(config: Config) -> ToolCache:
 def _named(config: Config, name: str) -> McpSource:
     known = {one.name: one for one in _found(config)}
     if name not in known:
-        raise UserError(f"there is no MCP server {name!r}{did_you_mean(name, known) or '; zot mcp list shows them'}")
+        raise UserError(
+            f"no MCP server is named {name!r}{did_you_mean(name, known) or '; list them with: zot mcp list'}"
+        )
     return known[name]
 
 
@@ -184,7 +187,7 @@ def _call(request: CommandRequest) -> int:
     try:
         args: dict[str, Any] = msgspec.json.decode(rest[0] if rest else "{}", type=dict[str, Any])
     except msgspec.MsgspecError as problem:
-        raise UserError(f"the arguments are no JSON object: {problem}") from None
+        raise UserError(f"the arguments are not a JSON object: {problem}") from None
     source = _named(config, name)
 
     async def call(server: ManagedServer) -> int:
@@ -193,7 +196,7 @@ def _call(request: CommandRequest) -> int:
         found = next((one for one in server.tools if tool_name in (one.name, one.spec.name)), None)
         if found is None:
             near = did_you_mean(tool_name, [one.name for one in server.tools])
-            raise UserError(f"{name} has no tool {tool_name!r}{near or f'; zot mcp tools {name} lists them'}")
+            raise UserError(f"{name} has no tool {tool_name!r}{near or f'; list them with: zot mcp tools {name}'}")
         tool, context = McpTool(server, found, lambda: None), ToolContext(working_directory(config.cwd), source.env)
         try:
             _show(await tool.run(args, context))
@@ -222,7 +225,7 @@ def _logs(request: CommandRequest) -> int:
     kept = data_directory(config)
     path = log_path(kept or "", _named(config, name).name, "mcp")
     if kept is None or (not os.path.exists(path) and not request.settings.get("follow")):
-        raise UserError(f"there is no log of {name!r}: it was never started")
+        raise UserError(f"no log of {name!r} exists: it has not been started yet")
     if request.settings.get("follow"):
         return follow_log(path, _write)
     _write(read(path))
@@ -237,15 +240,20 @@ def _write(pieces: Iterable[bytes]) -> None:
 
 def _trust(request: CommandRequest) -> int:
     config = _config(request)
-    path = project_file(working_directory(config.cwd))
-    if not os.path.isfile(path):
-        raise UserError(f"there is no {path}")
-    _store(config).trust(path)
-    for one in _found(config):
-        if one.origin == path:
-            command = " ".join(one.argv) or one.problem
-            write(f"{one.name}: {printable_line(command, _WIDTH)}\n")
-    write(f"trusted {printable(path)} as it is now; the programs that it names are not checked\n")
+    cwd = working_directory(config.cwd)
+    path, project = project_file(cwd), read_project(config, cwd)
+    if not project.sources:
+        raise UserError(f"{path}: no such file, or it has no servers")
+    if not project.fingerprint:
+        raise UserError(f"{path}: {project.sources[0].problem}")
+    for one in project.sources:
+        what = shlex.join(one.argv) or one.url or one.problem
+        write(f"{one.name}: {printable(what)}\n")
+    covered = {place for one in project.sources for place, state in (one.files or {}).items() if state}
+    for place in sorted(covered):
+        write(f"    with {printable(os.path.relpath(place, cwd))}\n")
+    _store(config).trust_as(path, project.fingerprint)
+    write(f"trusted {printable(path)} as it is now, and the files of the project that its command lines name\n")
     return 0
 
 
@@ -259,7 +267,7 @@ def _untrust(request: CommandRequest) -> int:
 
 def _store(config: Config) -> TrustStore:
     if (home := zot_home(config.environment)) is None:
-        raise ConfigError("there is no home to remember it in: set ZOT_HOME or HOME")
+        raise ConfigError("no directory to store trust in: set ZOT_HOME or HOME")
     return TrustStore(home)
 
 

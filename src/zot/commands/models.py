@@ -102,7 +102,7 @@ def _table(found: Sequence[tuple[Model, bool | None]], *, live: bool) -> Iterato
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n"
-    yield "\nUS dollars for a million tokens; ? is not known, - costs as much as input.\n"
+    yield "\nUS dollars per million tokens; ? means unknown, - costs as much as input.\n"
 
 
 def _rows(model: Model, listed: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

@@ -26,8 +26,7 @@ from zot.config.config import (
 from zot.encoding import encode
 from zot.errors import AgentError, ConfigError, NoSuchSession, StoreFailed, UsageError
 from zot.events import Done, Error
-from zot.journal.journal import Journal
-from zot.journal.schema import is_there
+from zot.journal.opening import is_there, open_journal
 from zot.run_summary import BlockedCall
 from zot.runtime.check import check
 from zot.runtime.open import HOSTED, OpenRequest, open_session
@@ -88,7 +87,7 @@ async def _find_earlier(config: Config, name: str) -> str:
     nothing = NoSuchSession(f"no session of {cwd} to continue; list all with: zot sessions list --all")
     if not await asyncio.to_thread(is_there, path):
         raise nothing
-    journal = await Journal.open(path)
+    journal = await open_journal(path)
     try:
         if name:
             return (await find_session(journal, name)).id

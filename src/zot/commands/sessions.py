@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from zot.commands.sessions_change import REWIND_FLAGS, delete, diff, export, fork, gc, import_, rename, rewind
+from zot.commands.sessions_move import move
 from zot.commands.subcommands import (
     JSON_FLAG,
     CommandGroup,
@@ -24,24 +25,25 @@ from zot.commands.subcommands import (
     write_json,
 )
 from zot.config import flags
-from zot.config.config import Config, journal_path
+from zot.config.config import STORE_FLAG, Config, journal_path, store_address
 from zot.config.flags import Flag
 from zot.config.paths import journal_in
 from zot.errors import ConfigError, JournalDamaged, NoSuchSession, StoreFailed, UsageError, UserError
 from zot.events import Error, ExtNotify, TurnEnd
-from zot.journal.journal import Journal, ReadOnlyJournal, can_be_written, open_read_only
+from zot.journal.journal import Journal, can_be_written, open_read_only
 from zot.journal.lease import mark_damaged, read_marks
+from zot.journal.opening import is_address, is_there, open_journal
 from zot.journal.queries import SessionRecord, rows_after
 from zot.journal.repair import CheckReport, back_up, check_file
-from zot.journal.schema import is_there
+from zot.journal.sessions import SessionJournal, SessionReader
 from zot.messages import Message, ThinkingBlock
 from zot.messages import show as shown
 from zot.run_summary import CUT_SHORT
 from zot.store import Configured, MessagesReplaced, Row, messages_of
 from zot.ui.readable import counted, escaped_id, format_time, message_lines, one_line, tool_names
 
-Action: TypeAlias = Callable[["Journal", CommandRequest], Awaitable[int]]
-ReadAction: TypeAlias = Callable[["ReadOnlyJournal", CommandRequest], Awaitable[int]]
+Action: TypeAlias = Callable[[SessionJournal, CommandRequest], Awaitable[int]]
+ReadAction: TypeAlias = Callable[[SessionReader, CommandRequest], Awaitable[int]]
 FileAction: TypeAlias = Callable[[str, CommandRequest], Awaitable[int]]
 Handler: TypeAlias = Callable[[CommandRequest], int]
 #: What a subcommand does if nothing was ever recorded: fail, say so, or run all the same.
@@ -69,7 +71,7 @@ def _changes(action: Action, *, lacking: Lacking = "error") -> Handler:
     """Return the handler that runs ``action`` on the journal, opened for writing."""
 
     async def act(path: str, request: CommandRequest) -> int:
-        journal = await Journal.open(path)
+        journal = await open_journal(path)
         try:
             return await action(journal, request)
         finally:
@@ -82,12 +84,12 @@ def _reads(action: ReadAction, *, lacking: Lacking = "error") -> Handler:
     """Return the handler that runs ``action`` on the journal, opened read-only if it cannot be written."""
 
     async def act(path: str, request: CommandRequest) -> int:
-
-        can_write = await asyncio.to_thread(can_be_written, path)
+        can_write = is_address(path) or await asyncio.to_thread(can_be_written, path)
+        journal: SessionReader
         try:
-            journal = await Journal.open(path) if can_write else await open_read_only(path)
+            journal = await open_journal(path) if can_write else await open_read_only(path)
         except StoreFailed as problem:  # As on a full disk.
-            if not can_write or isinstance(problem, JournalDamaged):
+            if not can_write or is_address(path) or isinstance(problem, JournalDamaged):
                 raise
             journal = await open_read_only(path)
         try:
@@ -131,6 +133,17 @@ async def _check(path: str, request: CommandRequest) -> int:
     return await check(path, request) if await asyncio.to_thread(is_known) else _nothing_kept()
 
 
+def _needs_file(action: FileAction, instead: str) -> FileAction:
+    """Return ``action`` for files; a database has programs of its own, such as ``instead``."""
+
+    async def act(path: str, request: CommandRequest) -> int:
+        if is_address(path):
+            raise UserError(f"the sessions are in a database: use {instead}")
+        return await action(path, request)
+
+    return act
+
+
 def _nothing_kept() -> int:
     print_note("no session has been recorded yet")
     return 0
@@ -139,8 +152,9 @@ def _nothing_kept() -> int:
 def _journal(request: CommandRequest) -> str:
     """Return the path of the journal. Raise ConfigError."""
     directory: str | None = request.settings.get("config_dir")
-    if directory is None:
-        return journal_path(Config())
+    named: str | None = request.settings.get("journal")
+    if directory is None or named is not None:
+        return journal_path(Config(journal=named))
     if not os.path.isdir(directory):
         raise ConfigError(f"--config-dir {directory}: no such directory")
     return journal_in(directory)
@@ -151,7 +165,7 @@ _PAGE = 1024
 _LIMIT = 50
 
 
-async def list_(journal: ReadOnlyJournal, request: CommandRequest) -> int:
+async def list_(journal: SessionReader, request: CommandRequest) -> int:
     """List the sessions."""
     everywhere = bool(request.settings.get("all"))
     if everywhere and "cwd" in request.settings:
@@ -172,7 +186,7 @@ async def list_(journal: ReadOnlyJournal, request: CommandRequest) -> int:
     return 0
 
 
-def session_fields(journal: ReadOnlyJournal, session: SessionRecord) -> dict[str, Any]:
+def session_fields(journal: SessionReader, session: SessionRecord) -> dict[str, Any]:
     """Return a session's fields for programs."""
     running = journal.is_running(session)
     return {
@@ -190,7 +204,7 @@ def session_fields(journal: ReadOnlyJournal, session: SessionRecord) -> dict[str
     }
 
 
-def _listed(journal: ReadOnlyJournal, sessions: list[SessionRecord], *, everywhere: bool) -> Iterator[list[str]]:
+def _listed(journal: SessionReader, sessions: list[SessionRecord], *, everywhere: bool) -> Iterator[list[str]]:
     counts = [str(session.messages) for session in sessions]
     width = max(map(len, ["messages", *counts]))
     yield ["id", "used (UTC)", "messages".rjust(width), *(["directory"] if everywhere else []), "title"]
@@ -207,7 +221,7 @@ def _listed(journal: ReadOnlyJournal, sessions: list[SessionRecord], *, everywhe
         ]
 
 
-async def show(journal: ReadOnlyJournal, request: CommandRequest) -> int:
+async def show(journal: SessionReader, request: CommandRequest) -> int:
     """Show all messages of a session, including those compacted or cleared since."""
     session = await find_session(journal, request.words[0])
     full = bool(request.settings.get("full"))
@@ -228,7 +242,7 @@ async def show(journal: ReadOnlyJournal, request: CommandRequest) -> int:
     return 0
 
 
-async def _rows(journal: ReadOnlyJournal, session: SessionRecord) -> AsyncIterator[tuple[int, Row]]:
+async def _rows(journal: SessionReader, session: SessionRecord) -> AsyncIterator[tuple[int, Row]]:
     after = 0
     while page := await journal.reading(rows_after, session.number, after, _PAGE):
         for seq, row in page:
@@ -236,7 +250,7 @@ async def _rows(journal: ReadOnlyJournal, session: SessionRecord) -> AsyncIterat
         after = page[-1][0]
 
 
-def _header(journal: ReadOnlyJournal, session: SessionRecord) -> Iterator[str]:
+def _header(journal: SessionReader, session: SessionRecord) -> Iterator[str]:
     yield f"session    {escaped_id(session.id)}"
     yield f"title      {one_line(session.title) or '(no messages)'}"
     yield f"directory  {one_line(session.cwd) or '-'}"
@@ -306,7 +320,7 @@ def _full_content(message: Message) -> list[Any]:
     return found
 
 
-async def search(journal: ReadOnlyJournal, request: CommandRequest) -> int:
+async def search(journal: SessionReader, request: CommandRequest) -> int:
     """Show the messages that contain a text."""
     limit = request.settings.get("limit", _LIMIT)
     hits = await journal.search(" ".join(request.words), limit=limit)
@@ -401,6 +415,11 @@ GROUP = CommandGroup("zot sessions", "Manage recorded sessions.", (
         _AS,
         Flag("--cwd", "Run its tools in this directory from now on.", value="DIR"),
     )),
+    Subcommand("move", "ID...", "Move sessions to another store, with the same rows.", _changes(move), (1, _MANY), (
+        Flag("--to", "Move them to this PostgreSQL database, or this file.", value="URL",
+             parse=store_address),
+        Flag("--copy", "Keep them here, too."),
+    )),
     Subcommand("fork", "ID", "Copy a session, whole or up to a point.", _changes(fork), (1, 1), (
         Flag("--messages", "Copy only the first N messages.", value="N", parse=flags.positive),
         Flag("--at", "Copy only the rows up to this number.", value="SEQ", parse=flags.positive),
@@ -417,12 +436,12 @@ GROUP = CommandGroup("zot sessions", "Manage recorded sessions.", (
         _YES,
     )),
     Subcommand("check", "", "Check the journal for damage and losses. Changes nothing.",
-               _on_file(_check, lacking="run"), flags=(
+               _on_file(_needs_file(_check, "pg_amcheck"), lacking="run"), flags=(
         Flag("--acknowledge", "Acknowledge the reported losses, so that they are not reported again."),
     )),
     Subcommand("backup", "FILE", "Copy all sessions to a new file, even while they run.",
-               _on_file(backup, lacking="note"), (1, 1)),
-), flags=(_CONFIG_DIR, JSON_FLAG), note="The beginning of an ID is enough if it is unique.", examples=(
+               _on_file(_needs_file(backup, "pg_dump"), lacking="note"), (1, 1)),
+), flags=(_CONFIG_DIR, STORE_FLAG, JSON_FLAG), note="The beginning of an ID is enough if it is unique.", examples=(
     ("zot sessions list --all", "List every session."),
     ("zot sessions export ID --html -o talk.html", "Save a conversation as a web page."),
     ("zot sessions backup sessions.db", "Make a consistent copy of all sessions."),

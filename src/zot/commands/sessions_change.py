@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import sqlite3
 import sys
 import tempfile
 import time
@@ -29,10 +28,11 @@ from zot.encoding import encode
 from zot.errors import SessionBusy, UsageError, UserError
 from zot.files import write_new
 from zot.journal.chunks import Kind
-from zot.journal.journal import Journal, ReadOnlyJournal
+from zot.journal.connection import Connection
 from zot.journal.portable import MAX_LINE_BYTES, ImportTarget, PortableHeader, checked, exported, imported
 from zot.journal.queries import SessionRecord, last_seq, rows_after
-from zot.journal.record import busy
+from zot.journal.session_store import busy
+from zot.journal.sessions import SessionJournal, SessionReader
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock, show, text_of, timestamp
 from zot.session.history import History
 from zot.session.recovery import WaitingRuns, recover
@@ -55,7 +55,7 @@ _MAX_PROBLEM = 400
 _MAX_SHOWN = 200
 
 
-async def rename(journal: Journal, request: CommandRequest) -> int:
+async def rename(journal: SessionJournal, request: CommandRequest) -> int:
     name, *words = request.words
     title = " ".join(words)
     if not title.strip():
@@ -70,20 +70,20 @@ async def rename(journal: Journal, request: CommandRequest) -> int:
     return 0
 
 
-async def delete(journal: Journal, request: CommandRequest) -> int:
+async def delete(journal: SessionJournal, request: CommandRequest) -> int:
     """Delete the named sessions, all or none."""
     named = [await find_session(journal, name) for name in request.words]
     return await _delete(journal, list({session.number: session for session in named}.values()), request)
 
 
-async def _delete(journal: Journal, sessions: list[SessionRecord], request: CommandRequest) -> int:
+async def _delete(journal: SessionJournal, sessions: list[SessionRecord], request: CommandRequest) -> int:
     for session in sessions:
         if journal.is_running(session):
             raise busy(session)
     rows = ([one_line(one.id, 60), format_time(one.updated)[:16], one_line(one.title)] for one in sessions)
     count = f"these {len(sessions)} sessions" if len(sessions) > 1 else "this session"
-    if not confirm(f"{aligned(rows)}Remove {count} for good?", request):
-        print_note("nothing was removed")
+    if not confirm(f"{aligned(rows)}Delete {count} permanently?", request):
+        print_note("nothing was deleted")
         return 1
     for session in sessions:
         await journal.delete(session.id)
@@ -94,7 +94,7 @@ async def _delete(journal: Journal, sessions: list[SessionRecord], request: Comm
     return 0
 
 
-async def fork(journal: Journal, request: CommandRequest) -> int:
+async def fork(journal: SessionJournal, request: CommandRequest) -> int:
     """Fork a session."""
     if "messages" in request.settings and "at" in request.settings:
         raise UsageError("--messages and --at exclude each other")
@@ -108,7 +108,7 @@ async def fork(journal: Journal, request: CommandRequest) -> int:
     return 0
 
 
-async def _point(journal: Journal, session: SessionRecord, request: CommandRequest) -> int:
+async def _point(journal: SessionJournal, session: SessionRecord, request: CommandRequest) -> int:
     """Return the last row of the fork. Raise UserError if there are fewer messages."""
     number, at, count = session.number, request.settings.get("at"), request.settings.get("messages")
     if count is not None:
@@ -121,7 +121,7 @@ async def _point(journal: Journal, session: SessionRecord, request: CommandReque
     return fork_end(point, following)
 
 
-async def gc(journal: Journal, request: CommandRequest) -> int:
+async def gc(journal: SessionJournal, request: CommandRequest) -> int:
     """Delete unreferenced images and, if requested, old sessions; free the space."""
     running = [one for one in await journal.sessions() if journal.is_running(one)]
     if running:
@@ -138,7 +138,7 @@ async def gc(journal: Journal, request: CommandRequest) -> int:
     if request.json:
         write_json({"images": removed, "freed_bytes": freed})
     else:
-        write(f"{counted(removed, 'image')} removed that no session shows; {format_size(freed)} given back\n")
+        write(f"deleted {counted(removed, 'unused image')}; freed {format_size(freed)}\n")
     return 0
 
 
@@ -151,7 +151,7 @@ def _size(path: str) -> int:
     return total
 
 
-async def export(journal: ReadOnlyJournal, request: CommandRequest) -> int:
+async def export(journal: SessionReader, request: CommandRequest) -> int:
     """Write a session's present content, as an export or as an HTML page."""
     session = await find_session(journal, request.words[0])
     path = request.settings.get("output")
@@ -163,15 +163,15 @@ async def export(journal: ReadOnlyJournal, request: CommandRequest) -> int:
     if request.json:
         write_json({"id": session.id, "file": path})
     else:
-        print_note(f"{one_line(session.id)} is in {one_line(path)}")
+        print_note(f"exported {one_line(session.id)} to {one_line(path)}")
     return 0
 
 
-def _lines_of(connection: sqlite3.Connection, session: SessionRecord) -> Iterator[bytes]:
+def _lines_of(connection: Connection, session: SessionRecord) -> Iterator[bytes]:
     return exported(connection, session, home=_home())
 
 
-def _page(connection: sqlite3.Connection, session: SessionRecord) -> Iterator[bytes]:
+def _page(connection: Connection, session: SessionRecord) -> Iterator[bytes]:
     """Yield a page of all messages, including those compacted or cleared since."""
     from zot.ui.html import page  # Imported lazily: only `export --html` needs it.
 
@@ -191,7 +191,7 @@ def _write(lines: Iterable[bytes], put: Callable[[bytes], object]) -> None:
         put(line)
 
 
-async def import_(journal: Journal, request: CommandRequest) -> int:
+async def import_(journal: SessionJournal, request: CommandRequest) -> int:
     """Import an exported session, all of it or nothing."""
     path = request.words[0]
     try:
@@ -233,7 +233,7 @@ def _look(file: BinaryIO, path: str) -> PortableHeader:
     return header
 
 
-def _read(connection: sqlite3.Connection, file: BinaryIO, path: str, request: CommandRequest) -> SessionRecord:
+def _read(connection: Connection, file: BinaryIO, path: str, request: CommandRequest) -> SessionRecord:
     settings = request.settings
     cwd = absolute_directory(settings["cwd"]) if "cwd" in settings else None
     target = ImportTarget(new_session_id(), _home(), wanted_id=settings.get("as"), cwd=cwd)
@@ -278,7 +278,7 @@ REWIND_FLAGS = (
 )
 
 
-async def rewind(journal: Journal, request: CommandRequest) -> int:
+async def rewind(journal: SessionJournal, request: CommandRequest) -> int:
     """Rewind a session to an earlier point. Raise UserError, RewindRefused, StoreFailed."""
     settings = request.settings
     if ("messages" in settings) == ("at" in settings):
@@ -298,7 +298,7 @@ async def rewind(journal: Journal, request: CommandRequest) -> int:
 
 
 @asynccontextmanager
-async def _exclusive(journal: Journal, session_id: str) -> AsyncIterator[History]:
+async def _exclusive(journal: SessionJournal, session_id: str) -> AsyncIterator[History]:
     """Acquire a session's lease and load its history, recovering an interrupted run first."""
     record, past = await journal.resume(session_id, create=False)
     history = History(record)
@@ -322,7 +322,7 @@ def _print_rewind(
     write(f"{counted(messages, 'message')}{'; --at ' + str(row) + ' undoes this' if done else ' would be left'}\n")
 
 
-async def diff(journal: Journal, request: CommandRequest) -> int:
+async def diff(journal: SessionJournal, request: CommandRequest) -> int:
     """Compare two sessions: the messages and file changes of each since they diverged."""
     one, other = [await journal.record((await find_session(journal, name)).id, create=False) for name in request.words]
     branches = compare(await one.changes(), await other.changes())

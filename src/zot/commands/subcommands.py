@@ -20,8 +20,8 @@ from zot.text import did_you_mean, escaped
 from zot.ui.readable import match_session_id
 
 if TYPE_CHECKING:  # Not every command needs the journal.
-    from zot.journal.journal import ReadOnlyJournal
     from zot.journal.queries import SessionRecord
+    from zot.journal.sessions import SessionReader
 
 #: Exit codes: the command failed; it was called wrongly; the daemon that it needs does not run.
 FAILED = 1
@@ -209,12 +209,13 @@ def confirm(question: str, request: CommandRequest) -> bool:
     return answer.strip().lower() in ("y", "yes")
 
 
-async def find_session(journal: ReadOnlyJournal, name: str) -> SessionRecord:
+async def find_session(journal: SessionReader, name: str) -> SessionRecord:
     """Return the session with this id, or the only one whose id starts with it. Raise NoSuchSession, UserError."""
     known = {session.id: session for session in await journal.sessions()}
     found = match_session_id(name, [*known])
     if found is None:
-        raise NoSuchSession(f"no session matches {name!r}; list them with: zot sessions list --all")
+        near = did_you_mean(name, known)
+        raise NoSuchSession(f"no session matches {name!r}{near or '; list them with: zot sessions list --all'}")
     return known[found]
 
 
@@ -223,4 +224,4 @@ def absolute_directory(path: str | None) -> str:
     try:
         return os.path.abspath(path or os.getcwd())
     except FileNotFoundError:
-        raise ConfigError("the current directory no longer exists") from None
+        raise ConfigError("the current directory no longer exists; change to another") from None

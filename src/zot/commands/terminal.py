@@ -23,7 +23,7 @@ from zot.config.config import (
     pop_resume_flags,
     resolve,
 )
-from zot.errors import NoSuchSession, UsageError
+from zot.errors import ExtraMissing, NoSuchSession, UsageError
 from zot.runtime.check import check
 from zot.serve.stdio import SIGNALS, leave
 from zot.text import shell_word
@@ -51,7 +51,6 @@ MANUAL = flags.Manual(
     {0: "You left.", 1: "The session could not be opened, or failed.", 2: "Wrong usage."},
 )
 _NO_SCREEN = ("", "dumb", "unknown")
-_HINT = "zot: the extra 'tui' is missing, so zot prints lines; in a clone of zot, run: pip install '.[tui]'\n"
 #: Time limits for closing a session: when the user leaves, and after a signal.
 _OWN_TIME_S = 8.0
 _SIGNAL_S = 2.0
@@ -144,7 +143,7 @@ def can_show_screen(env: Mapping[str, str]) -> bool:
         return False
 
     if find_spec("textual") is None:
-        sys.stderr.write(_HINT)
+        sys.stderr.write(f"zot: {ExtraMissing('the extra `tui` is missing, so zot prints lines', 'tui')}\n")
         return False
     return True
 

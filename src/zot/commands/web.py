@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -33,7 +37,7 @@ from zot.config.tokens import check_name, path_in, read_scoped, revoke, scoped_p
 from zot.errors import UsageError, UserError
 from zot.files import replace_file
 from zot.messages import timestamp
-from zot.text import printable
+from zot.text import did_you_mean, printable
 from zot.wire.daemon import ROLES
 
 #: Where a daemon that `zot web` starts listens, unless --port names another port.
@@ -41,7 +45,8 @@ DEFAULT_PORT = 7777
 #: What a paired browser may do unless --role limits it: everything but connecting extensions.
 _ROLES = tuple(role for role in ROLES if role != "extend")
 _START_S = 15.0
-_LOOK_S = 0.05
+#: Longest path of a Unix socket that all systems take.
+_MAX_SOCKET_PATH = 100
 
 
 class WebStatus(msgspec.Struct, frozen=True):
@@ -78,12 +83,16 @@ def start(request: CommandRequest) -> int:
 
 
 def pair(request: CommandRequest) -> int:
-    """Print a pairing link for another browser. Raise UserError if no daemon offers the dashboard."""
+    """Print a pairing link for another browser, on a terminal also as a QR code.
+
+    Raise UserError if no daemon offers the dashboard.
+    """
     roles = _roles(request)
     found = read_status(place_of(request))
     if not found.running and found.problem is None:
         raise UserError(f"No daemon is running at {found.endpoint}. Start the dashboard with: zot web")
-    return _offer(request, _url_of(found), found.data_dir, roles)
+    url: str = request.settings.get("url") or _url_of(found, for_others=True)
+    return _offer(request, url, found.data_dir, roles, as_code=sys.stdout.isatty())
 
 
 def status(request: CommandRequest) -> int:
@@ -109,7 +118,7 @@ def devices(request: CommandRequest) -> int:
     if request.json:
         write_json(known)
     elif not known:
-        print_note("no browser is paired; zot web pair prints a link")
+        print_note("no browser is paired; print a link with: zot web pair")
     else:
         rows = [(one.name, ", ".join(one.roles), one.paired, one.expires or "never") for one in known]
         write(aligned([("NAME", "ROLES", "PAIRED", "END"), *rows]))
@@ -120,9 +129,9 @@ def revoke_device(request: CommandRequest) -> int:
     """Unpair a browser; its connections are closed. Raise UserError if there is none of that name."""
     place, name = place_of(request), request.words[0]
     if name not in {one.name for one in _devices(place.data_dir)}:
-        raise UserError(f"no device is called {name!r}; zot web devices lists all")
+        raise UserError(f"no device is named {name!r}; list them with: zot web devices")
     revoke(path_in(place.data_dir), f"{DEVICE_PREFIX}{name}")
-    print_note(f"the device {name!r} is not paired any more; its connections are closed")
+    print_note(f"unpaired the device {name!r} and closed its connections")
     return 0
 
 
@@ -130,18 +139,25 @@ def _roles(request: CommandRequest) -> tuple[str, ...]:
     """Return the roles that the flags grant. Raise UsageError."""
     given = [role.strip() for one in request.settings.get("role", ()) for role in one.split(",")]
     if unknown := [role for role in given if role not in _ROLES]:
-        raise UsageError(f"--role: {unknown[0]!r} is none of {', '.join(_ROLES)}")
+        near = did_you_mean(unknown[0], _ROLES)
+        raise UsageError(f"--role: unknown role {unknown[0]!r}; known: {', '.join(_ROLES)}{near}")
     return (*dict.fromkeys(given),) or _ROLES
 
 
-def _offer(request: CommandRequest, url: str, data_dir: str, roles: tuple[str, ...]) -> int:
-    """Print a one-time link, or pass it to the browser."""
+def _offer(request: CommandRequest, url: str, data_dir: str, roles: tuple[str, ...], *, as_code: bool = False) -> int:
+    """Print a one-time link, also as a QR code, or pass it to the browser."""
     code = open_pairing(path_in(data_dir), name=request.settings.get("name", ""), roles=roles, now=time.time())
     # In the fragment: browsers send it to no server, so it is in no log.
     link = f"{url}#pair={code}"
     if request.settings.get("open") and _opened(link, data_dir):
         print_note(f"the dashboard at {url} opens in your browser")
         return 0
+    if as_code:
+        from zot.ui.qr_code import matrix, rendered  # Imported lazily: only a terminal shows one.
+
+        write(f"{rendered(matrix(link))}\n")
+        if _is_here(url):
+            print_note(f"{url} is an address of this machine alone; --url names one that other devices reach")
     write(f"{link}\n")
     sys.stdout.flush()
     print_note(f"open this link within {CODE_S / 60:.0f} minutes; it works once, and lets a browser {', '.join(roles)}")
@@ -164,8 +180,8 @@ def _opened(link: str, data_dir: str) -> bool:
         return False
 
 
-def _url_of(found: DaemonStatus) -> str:
-    """Return the address of the dashboard of a running daemon. Raise UserError."""
+def _url_of(found: DaemonStatus, *, for_others: bool = False) -> str:
+    """Return the address of the dashboard of a running daemon, for other machines if it has one. Raise UserError."""
     if not found.running:
         raise UserError(f"the daemon at {found.endpoint} cannot be used: {found.problem}")
     urls = _urls(found.listens or ())
@@ -174,7 +190,25 @@ def _url_of(found: DaemonStatus) -> str:
             f"the daemon at {found.endpoint} has no network address: give it one with"
             f" `zot daemon --replace --listen ws://127.0.0.1:{DEFAULT_PORT}`"
         )
-    return urls[0]
+    reached = [one for one in urls if not _is_here(one)] if for_others else []
+    return [*reached, *urls][0]
+
+
+def _is_here(url: str) -> bool:
+    """True for an address that only this machine reaches."""
+    return ListenAddress("ws", urlsplit(url).hostname or "", 0, "").is_loopback
+
+
+def _dashboard_url(text: str) -> str:
+    """Return the address of the dashboard below ``text``. Raise UsageError if it is none that may carry a cookie."""
+    url = text.rstrip("/").removesuffix("/web") + "/web/"
+    try:
+        is_safe = urlsplit(url).scheme == "https" or (urlsplit(url).scheme == "http" and _is_here(url))
+    except ValueError:
+        is_safe = False
+    if not is_safe or not urlsplit(url).hostname or any(one in url for one in "#?@\\ ") or not url.isprintable():
+        raise UsageError(f"--url: {text!r} is not an address such as https://box.example/web/")
+    return url
 
 
 def _urls(listens: Sequence[str]) -> tuple[str, ...]:
@@ -195,26 +229,61 @@ def _started(place: DaemonPaths, request: CommandRequest) -> DaemonStatus:
         if settings.get(name)
         for word in (f"--{name.replace('_', '-')}", str(settings[name]))
     ]
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as said, _Readiness() as readiness:
         process = subprocess.Popen(
             [sys.executable, "-m", "zot", "daemon", "--listen", url, *places],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=said,
             start_new_session=True,
+            env={**os.environ, "NOTIFY_SOCKET": readiness.address},
         )
-        deadline = time.monotonic() + _START_S
-        while True:
-            ended = process.poll() is not None
+        if readiness.comes(process):
             found = read_status(place)
             if found.running and found.listens:
                 print_note(f"started a daemon, process {found.pid}; zot web stop ends it")
                 return found
-            if ended or time.monotonic() > deadline:
-                said.seek(0)
-                reason = said.read().decode("utf-8", "replace").strip().removeprefix("zot: ")
-                raise UserError(f"the daemon did not start: {reason or 'it did not listen in time'}")
-            time.sleep(_LOOK_S)
+        said.seek(0)
+        reason = said.read().decode("utf-8", "replace").strip().removeprefix("zot: ")
+        raise UserError(f"the daemon did not start: {reason or 'it did not listen in time'}")
+
+
+class _Readiness:
+    """A socket at which a daemon notifies that it is ready, as it notifies systemd."""
+
+    def __init__(self) -> None:
+        self._place = tempfile.TemporaryDirectory(prefix="zot-")
+        if len(os.fsencode(self._place.name)) > _MAX_SOCKET_PATH - len("/ready"):
+            self._place.cleanup()
+            self._place = tempfile.TemporaryDirectory(prefix="zot-", dir="/tmp")
+        self.address = os.path.join(self._place.name, "ready")
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(self.address)
+
+    def __enter__(self) -> _Readiness:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._socket.close()
+        self._place.cleanup()
+
+    def comes(self, process: subprocess.Popen[bytes]) -> bool:
+        """Wait until a daemon is ready; False if it ended, or took too long."""
+
+        def wait_for_end() -> None:
+            process.wait()
+            with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
+                line.sendto(b"ENDED", self.address)
+
+        threading.Thread(target=wait_for_end, daemon=True).start()
+        deadline = time.monotonic() + _START_S
+        with suppress(TimeoutError):
+            while (left := deadline - time.monotonic()) > 0:
+                self._socket.settimeout(left)
+                told = self._socket.recv(4096)
+                if told == b"ENDED" or told.startswith(b"READY=1"):
+                    return told != b"ENDED"
+        return False
 
 
 def _devices(data_dir: str) -> tuple[Device, ...]:
@@ -248,7 +317,12 @@ GROUP = CommandGroup("zot web", "Open the dashboard of the daemon in a browser. 
              parse=_port),
         *_PAIRING,
     )),
-    Subcommand("pair", "", "Print a one-time pairing link for another browser.", pair, flags=_PAIRING),
+    Subcommand("pair", "", "Print a one-time pairing link for another browser; on a terminal, also as a QR code.", pair,
+               flags=(
+        *_PAIRING,
+        Flag("--url", "Name the dashboard as that browser reaches it, such as https://box.example/web/.", value="URL",
+             parse=_dashboard_url),
+    )),
     Subcommand("status", "", "Show where the dashboard is, and how many devices are paired.", status, flags=(_JSON,)),
     Subcommand("devices", "", "List the paired browsers.", devices, flags=(_JSON,)),
     Subcommand("revoke", "NAME", "Unpair a browser and close its connections.", revoke_device, (1, 1)),

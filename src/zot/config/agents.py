@@ -62,9 +62,9 @@ class AgentConfigs(msgspec.Struct, frozen=True):
         return bool(self.table(alias).policy)
 
 
-def daemon_journal(place: DaemonPaths, agents: AgentConfigs) -> str:
-    """Return the path of a daemon's journal. Raise ConfigError."""
-    return place.journal or journal_path(agents.config(DEFAULT_AGENT))
+def daemon_journal(place: DaemonPaths, agents: AgentConfigs, flags: Mapping[str, Any]) -> str:
+    """Return the path of a daemon's journal, or the address of its database. Raise ConfigError."""
+    return flags.get("journal") or place.journal or journal_path(agents.config(DEFAULT_AGENT))
 
 
 def _semantic_problems(table: AgentTable) -> list[str]:

@@ -29,8 +29,10 @@ from zot.encoding import explain, thread_safe_type
 from zot.errors import ABSENT, ConfigError, NoSuchAgent, UsageError
 from zot.text import did_you_mean
 
-#: Variables that never reach a tool or an extension: our token, and the keys of all providers.
-SECRET_NAMES = frozenset({"ZOTCORE_RPC_TOKEN", "ANTHROPIC_AUTH_TOKEN"}) | KEY_NAMES
+#: Names the database or file of sessions. An address may have a password.
+STORE_VARIABLE = "ZOT_STORE"
+#: Variables that never reach a tool or an extension: our token, the keys of all providers, the address of the store.
+SECRET_NAMES = frozenset({"ZOTCORE_RPC_TOKEN", "ANTHROPIC_AUTH_TOKEN", STORE_VARIABLE}) | KEY_NAMES
 
 #: Variables with the proxies we use, which may contain a user name and password.
 PROXY_NAMES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
@@ -127,7 +129,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def __repr__(self) -> str:
         """List the settings, without secrets."""
-        hidden = ("env", "api_key", "base_url" if "@" in (self.base_url or "") else "")
+        hidden = ["env", "api_key", *(name for name in ("base_url", "journal") if "@" in (getattr(self, name) or ""))]
         pairs = ((name, getattr(self, name)) for name in self.__struct_fields__ if name not in hidden)
         return f"Config({', '.join(f'{name}={value!r}' for name, value in pairs)})"
 
@@ -158,6 +160,23 @@ def _rule(text: str) -> str:
     return text
 
 
+def store_address(text: str) -> str:
+    """Parse the address of a database, or the path of a file."""
+    if not text or ("://" in text and not is_database(text)):
+        raise ValueError("must be an address that begins with postgresql://, or the path of a file")
+    return text if "://" in text else os.path.abspath(text)
+
+
+STORE_FLAG = Flag(
+    "--store",
+    "Record sessions in this PostgreSQL database, or this file (default: $ZOT_STORE, else journal.db in zot's home)."
+    " A database needs the extra `fleet`.",
+    value="URL",
+    parse=store_address,
+    setting="journal",
+    group="Session",
+    advanced=True,
+)
 #: The flags of every command that runs an agent.
 AGENT_FLAGS: Sequence[Flag] = (
     Flag("--provider", "Call this model service (default: the first that has a key). `lab` needs no key, no network.",
@@ -176,6 +195,7 @@ AGENT_FLAGS: Sequence[Flag] = (
     Flag("--session", "Record the conversation under this id, or resume the one that has it.",
          value="ID", group="Session"),
     Flag("--no-session", "Record nothing.", group="Session"),
+    STORE_FLAG,
     Flag("--config-dir", "Read config.toml in this directory (default: $ZOT_HOME).",
          value="DIR", group="Session", advanced=True),
     Flag("--tools", "Offer exactly these tools: bash, edit, read, skill, write.",
@@ -491,10 +511,15 @@ def _is_place(path: str) -> bool:
         return True
 
 
+def is_database(path: str) -> bool:
+    """True if sessions are recorded in a database, not in a file."""
+    return path.startswith(("postgresql://", "postgres://"))
+
+
 def journal_path(config: Config) -> str:
-    """Return the path of the journal. Raise ConfigError if there is no home directory."""
-    if config.journal is not None:
-        return config.journal
+    """Return the path of the journal, or the address of its database. Raise ConfigError if there is no home."""
+    if path := config.journal or config.environment.get(STORE_VARIABLE):
+        return path
     home = zot_home(config.environment)
     if home is None:
         raise ConfigError("no directory to record sessions in: set ZOT_HOME or HOME")
@@ -545,9 +570,16 @@ def checked(settings: Mapping[str, Any], base: Config | None = None) -> Config:
     """Return ``base`` with ``settings``. Raise ConfigError if one is unknown or of the wrong type."""
     if not isinstance(base, Config | None):
         raise ConfigError("the configuration must be a zot.Config; settings are given by name")
+    if unknown := [name for name in settings if name not in Config.__struct_fields__]:
+        raise ConfigError(f"{unknown[0]} is not a setting{did_you_mean(unknown[0], Config.__struct_fields__)}")
     fields = {} if base is None else msgspec.structs.asdict(base)
     paths = {name: os.fspath(value) for name, value in settings.items() if isinstance(value, os.PathLike)}
     try:
         return msgspec.convert({**fields, **settings, **paths}, thread_safe_type(Config))
     except msgspec.ValidationError as problem:
-        raise ConfigError(explain(problem)) from None
+        words = explain(problem)
+        if str(problem).startswith("Invalid enum value"):
+            from zot.config.file import choices  # Imported lazily: only mistakes need it.
+
+            words += f"; use one of: {', '.join(choices(Config, words.partition(' ')[0]))}"
+        raise ConfigError(words) from None

@@ -55,8 +55,8 @@ def missing(vendor: Vendor, env: Mapping[str, str]) -> KeyMissing:
     """Return the error that explains how to configure a key."""
     other = " at its own address; one is stored, but for another" if stored_for(vendor, env) else ""
     return KeyMissing(
-        f"no key for {vendor.name}{other}: set {' or '.join(vendor.key_names)}, run `zot login {vendor.name}`, "
-        "or pass --api-key; --provider lab needs none"
+        f"no key for {vendor.name}{other}: set {' or '.join(vendor.key_names)}, or run: zot login {vendor.name}. "
+        "To try zot without a key, use the provider lab"
     )
 
 

@@ -147,13 +147,13 @@ def read(directory: str | None, look: Callable[[AgentTable], list[str]] | None =
 def _servers(tables: object, problems: list[str]) -> dict[str, McpServer]:
     """Decode the MCP servers. Add their problems to ``problems``."""
     if not isinstance(tables, dict):
-        problems.append("[mcp] is no table: servers are written as [mcp.NAME]")
+        problems.append("[mcp] is not a table: write [mcp.NAME]")
         return {}
     servers: dict[str, McpServer] = {}
     for name, table in tables.items():
         servers[name] = _table(f"[mcp.{name}]", table, McpServer, problems)
         if not is_mcp_name(name):
-            problems.append(f"[mcp.{name}] is no name for a server: {MCP_NAME_RULE}")
+            problems.append(f"[mcp.{name}] is not a valid server name: {MCP_NAME_RULE}")
         if isinstance(table, dict) and not table.get("command") and not table.get("url"):
             problems.append(f"[mcp.{name}] command: missing; a server has a program to start, or a url")
     return servers
@@ -206,11 +206,11 @@ def _described(name: str, problem: str, kind: type[msgspec.Struct]) -> str:
     """Return the problem of a setting, with the possible values if it has few."""
     words = explain_validation(problem, name)
     if problem.startswith("Invalid enum value"):
-        words += f"; use one of: {', '.join(_choices(kind, name))}"
+        words += f"; use one of: {', '.join(choices(kind, name))}"
     return words
 
 
-def _choices(kind: type[msgspec.Struct], name: str) -> tuple[str, ...]:
+def choices(kind: type[msgspec.Struct], name: str) -> tuple[str, ...]:
     """Return the allowed values of a field, or of its keys, if it is a Literal."""
     described = types.type_info(kind)
     assert isinstance(described, types.StructType)

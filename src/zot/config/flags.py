@@ -295,7 +295,7 @@ def mcp_server(text: str) -> tuple[str, McpServer]:
     if not equals or not command:
         raise ValueError("expected NAME=COMMAND or NAME=URL, such as files='mcp-files --root .'")
     if not is_mcp_name(name):
-        raise ValueError(f"{name!r} is no name for a server: {MCP_NAME_RULE}")
+        raise ValueError(f"{name!r} is not a valid server name: {MCP_NAME_RULE}")
     return name, McpServer(command=command, args=tuple(args))
 
 

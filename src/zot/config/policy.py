@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from fnmatch import fnmatchcase
 from itertools import islice, takewhile
 from types import ModuleType
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
@@ -57,8 +56,15 @@ class CommandSubject(msgspec.Struct, frozen=True):
             return words is not None and shell.in_command_set(pattern.removeprefix(_SET), words, self.cwd)
         if loosely:
             spelled = self.text if words is None else " ".join(words)
-            return fnmatchcase(self.text, pattern) or fnmatchcase(spelled, pattern)
+            return _fits(self.text, pattern) or _fits(spelled, pattern)
         return words is not None and shell.matches_words(pattern, words)
+
+
+def _fits(text: str, pattern: str) -> bool:
+    """True if a glob ``pattern`` matches all of ``text``."""
+    from fnmatch import fnmatchcase  # Imported lazily: most runs have no rule.
+
+    return fnmatchcase(text, pattern)
 
 
 def _shell_commands() -> ModuleType:
@@ -82,7 +88,7 @@ class PathSubject(msgspec.Struct, frozen=True):
         """
         here = os.path.realpath(self.cwd)
         if not loosely:
-            return fnmatchcase(self.real, _absolute(pattern, here))
+            return _fits(self.real, _absolute(pattern, here))
         named = {pattern, os.path.expanduser(pattern)}
         spellings = named | {one.replace("**/", "") for one in named} | {one.replace("[", "[[]") for one in named}
         patterns = [_absolute(one, base) for one in spellings for base in (here, self.cwd)]
@@ -367,7 +373,7 @@ def _is_same(path: str, wanted: os.stat_result) -> bool:
 
 
 def _covers(pattern: str, path: str) -> bool:
-    return fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern.rstrip('/')}/*")
+    return _fits(path, pattern) or _fits(path, f"{pattern.rstrip('/')}/*")
 
 
 def _absolute(pattern: str, base: str) -> str:

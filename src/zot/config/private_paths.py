@@ -104,7 +104,7 @@ def _resolved(config: Config) -> Iterator[PrivatePath]:
         yield PrivatePath(os.path.abspath(path), "of this daemon", is_directory=os.path.isdir(path))
     if socket := env.get("ZEROCLAW_SOCKET"):
         yield from _beside(socket, _BESIDE_SOCKET, "socket by ZEROCLAW_SOCKET")
-    if config.journal is not None:
+    if config.journal is not None and "://" not in config.journal:
         yield from _beside(config.journal, _BESIDE_JOURNAL, "journal")
     for recording, purpose in ((config.record, _RECORDED), (config.replay, "recording of --replay")):
         if recording is not None:

@@ -273,9 +273,16 @@ class TrustStore:
         entry = Trusted(where, fingerprint(where, data_patterns), self._now())
         if shown and shown != entry.fingerprint:
             raise UserError(f"{where} has changed since it was shown; look at it again before you trust it")
-        with directory_lock(self._home):
-            self._write({**self._read(), where: entry})
+        self._add(entry)
         return entry
+
+    def trust_as(self, path: str, fingerprint: str) -> None:
+        """Trust ``path`` with a fingerprint that the caller has computed from what the user saw."""
+        self._add(Trusted(os.path.realpath(path), fingerprint, self._now()))
+
+    def _add(self, entry: Trusted) -> None:
+        with directory_lock(self._home):
+            self._write({**self._read(), entry.directory: entry})
 
     def untrust(self, directory: str) -> bool:
         """Revoke trust in ``directory``, which need not exist; False if it was not trusted."""

@@ -152,7 +152,7 @@ def _inlined(node: Any, components: dict[str, Any], inside: tuple[str, ...]) -> 
         return said | {key: _inlined(value, components, inside) for key, value in node.items()}
     name = str(node["$ref"]).rpartition("/")[2]
     if name in inside:
-        raise TypeError(f"{name} contains itself, which a model cannot be told")
+        raise TypeError(f"{name} contains itself: recursive types are not supported")
     rest = {key: value for key, value in node.items() if key != "$ref"}
     return {**_inlined(components[name], components, (*inside, name)), **rest}
 

@@ -113,7 +113,7 @@ class Client:
     def tell(self, event: wire.EventName, **about: Any) -> None:
         """Notify it of an event; ``about`` are the fields of `zot.ext.Event`."""
         subscribed = [frame for frame in self.frames if isinstance(frame, wire.Subscribe) and event in frame.events]
-        assert subscribed, f"it does not want to hear of {event}"
+        assert subscribed, f"it does not subscribe to {event}"
         self._service.handle(_sent(wire.Event(event, **about)))
 
     def press(self, panel_id: str, key: wire.Key, text: str = "") -> tuple[str, ...] | None:

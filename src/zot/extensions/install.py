@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from zot.errors import ConfigError, UserError
+from zot.errors import ConfigError, UserError, plain_reason
 from zot.extensions.discovery import Located, discover
 from zot.extensions.manifest import FILE_NAME, Manifest, load
 from zot.files import directory_lock, make_directory
@@ -113,7 +113,7 @@ async def run_program(
     try:
         child = await processes.spawn(Program(argv, cwd, env))
     except (OSError, ValueError) as problem:
-        raise UserError(f"{argv[0]} could not be started: {problem}") from None
+        raise UserError(f"{argv[0]} could not be started: {plain_reason(problem)}") from None
     said = b""
     try:
         async with asyncio.timeout(within_s):

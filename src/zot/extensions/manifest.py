@@ -21,7 +21,7 @@ from zot.errors import ConfigError, MalformedFile, UserError
 from zot.extensions.permissions import Permissions
 from zot.files import UNDECODABLE, read_content, replace_file
 from zot.files import load as load_file
-from zot.text import printable
+from zot.text import printable, shell_word
 from zot.wire.extension import EVENTS, INTERCEPTED, ExtensionName, Intercepted, OnFailure
 
 FILE_NAME = "extension.json"
@@ -47,7 +47,6 @@ exec(source)
 _WILD = frozenset("*?[")
 #: Endings of file names that hold data and never code.
 _DATA_ENDINGS: Final = frozenset({"db", "sqlite", "sqlite3", "log", "csv", "tsv", "cache", "pid"})
-_MAX_COMMAND: Final = 200
 _MAX_LEFT_OUT: Final = 8
 _NonEmpty: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
 _NAMES: Final = "a list of names, or true for all"
@@ -201,6 +200,10 @@ def _data_problem(pattern: str) -> str:
     return 'may be code; name a directory of data, such as "data/**"'
 
 
+#: The parts of a word that a shell or an option may take for a path.
+_PIECES: Final = re.compile(r"[^\s\"'`;|&()<>=,:]+")
+
+
 def _leads_into(word: str, directory: str) -> bool:
     """Return whether a word of the command line names a file of the project by its absolute path."""
     project = os.path.realpath(directory)
@@ -209,8 +212,13 @@ def _leads_into(word: str, directory: str) -> bool:
     places = {project, os.path.abspath(directory)}
     if any(f"{place}/" in word for place in places if place != "/"):
         return True
-    path = word.rpartition("=")[2]
-    if not os.path.isabs(path):
+    # A word may be a script for a shell, and a path may be written in many ways.
+    return any(_is_path_into(piece, places) for piece in (word, *_PIECES.findall(word)))
+
+
+def _is_path_into(written: str, places: Iterable[str]) -> bool:
+    path = os.path.expanduser(os.path.expandvars(written))
+    if not os.path.isabs(path) or "\0" in path:
         return False
     if f"{os.path.normpath(path)}/".startswith(("/proc/", "/dev/fd/")):  # leads wherever a process is
         return True
@@ -220,9 +228,9 @@ def _leads_into(word: str, directory: str) -> bool:
 
 def trust_summary(manifest: Manifest, covered: Coverage) -> list[str]:
     """Return lines about the program, the files that the trust covers, and the data that it does not."""
-    runs = " ".join(map(printable, (manifest.exec, *manifest.args)))
+    runs = " ".join(map(shell_word, (manifest.exec, *manifest.args)))
     lines = [
-        f"runs: {runs if len(runs) <= _MAX_COMMAND else f'{runs[:_MAX_COMMAND]}...'}",
+        f"runs: {runs}",  # In full: what is not shown would be trusted, too.
         f"covers: {covered.files} files, {covered.size_bytes} bytes; a private copy of them runs",
         f"data, kept by zot and not taken from the project: {', '.join(map(printable, manifest.data)) or 'none'}",
     ]

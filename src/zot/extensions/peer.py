@@ -944,7 +944,7 @@ def command_answer(response: wire.CommandResponse, extension: str) -> CommandAns
     if response.action == "prompt" and not response.prompt.strip() and not response.error:
         return command_failure(response.id, f"extension {extension} answered with an empty prompt")
     if response.action == "open_panel" and response.open_panel is None and not response.error:
-        return command_failure(response.id, f"extension {extension} opened a panel without saying what is in it")
+        return command_failure(response.id, f"extension {extension} opened a panel without content")
     return CommandAnswered(response.id, response)
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
-from zot.errors import UserError
+from zot.errors import UserError, plain_reason
 from zot.extensions.peer import (
     BURST,
     PER_S,
@@ -117,7 +117,7 @@ class ExtensionConnection:
                 carrier.end()
             reason = await self._process_until_end(carrier)
         except (OSError, ValueError, UserError) as problem:
-            reason = f"could not be started: {problem}"
+            reason = f"could not be started: {plain_reason(problem)}"
         finally:
             self._report_flood()
             self._carry_out(self.peer.end(reason, self._loop.time(), began=self._carrier is not None))
@@ -180,6 +180,10 @@ class ExtensionConnection:
     def cannot_send(self, reason: str) -> None:
         """Break the connection unless the extension exits soon: then its exit is the reason to report."""
         self._loop.call_later(_EXIT_S, self._lose, reason)
+
+    def input_closed(self) -> None:
+        """Note that the extension has closed its input."""
+        self.cannot_send("has closed its input")
 
     def shut_down(self) -> None:
         """Request shutdown; a process that does not exit in time is ended."""

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 import msgspec
 
 from zot.config.trust import copy_hashed
-from zot.errors import UserError
+from zot.errors import UserError, plain_reason
 from zot.extensions.confinement import Confinement, ExtensionPlace, NoSandbox, environment
 from zot.extensions.manifest import Manifest, changeable, command_line, data_directories, load, program
 from zot.extensions.peer import ExtensionDeadlines, ExtensionPeer, Unconfined
 from zot.extensions.permissions import LACKING
 from zot.files import make_directory
 from zot.text import printable
-from zot.tools.process import Child, Processes, Program, Streams
+from zot.tools.process import Child, Outbox, Processes, Program, Streams
 from zot.wire import extension as wire
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class ProgramSource:
                     raise
                 connection.observer.on_peer_event(Unconfined(f"runs without a sandbox: {problem}"))
         theirs, ours = os.pipe()
-        outbox = Outbox(ours, connection)
+        outbox = Outbox(ours, connection, max_bytes=MAX_UNSENT_BYTES)
         try:
             child = await self._spawn(command._replace(streams=Streams(theirs, errors)))
         except BaseException:
@@ -167,14 +167,16 @@ class ProgramSource:
         try:
             return await self.settings.processes().spawn(command)
         except OSError as problem:
-            raise UserError(f"{problem}{self._advice(program(self.manifest, self._code), problem)}") from None
+            raise UserError(
+                f"{plain_reason(problem)}{self._advice(program(self.manifest, self._code), problem)}"
+            ) from None
 
     def _advice(self, itself: str, problem: OSError) -> str:
         """Return advice on a failed start, "" if there is none; begins with a separator."""
         if isinstance(problem, PermissionError) and os.path.isfile(itself) and not os.access(itself, os.X_OK):
             return f"; try: chmod +x {shlex.quote(itself)}"
         if isinstance(problem, FileNotFoundError) and " " in self.manifest.exec and not os.path.exists(itself):
-            return "; `exec` is the program alone, what follows it belongs in `args`"
+            return "; `exec` names the program alone; its arguments belong in `args`"
         return ""
 
     def _data_directory(self) -> str:
@@ -364,61 +366,7 @@ class ExtensionProcess:
         finally:
             self._child.close()
             self._outbox.close()
-        return _ending(self._child)
-
-
-def _ending(child: Child) -> str:
-    try:
-        status = child.status()
-    except (ChildProcessError, asyncio.InvalidStateError):
-        return "was killed"
-    return f"was killed by signal {-status}" if status < 0 else f"exited with {status}"
-
-
-class Outbox:
-    """Ordered, non-blocking writer to ``fd``, which it owns. Reports its failure to the ``connection``, once."""
-
-    def __init__(self, fd: int, connection: ExtensionConnection) -> None:
-        os.set_blocking(fd, False)
-        self._fd: int | None = fd
-        self._connection = connection
-        self._waiting = bytearray()
-
-    def write(self, data: bytes) -> None:
-        if self._fd is None or not data:
-            return
-        was_empty = not self._waiting
-        self._waiting += data
-        if len(self._waiting) > MAX_UNSENT_BYTES:
-            self._fail(f"has not read {len(self._waiting)} bytes that were sent to it")
-        elif was_empty:
-            self._flush()
-            if self._waiting and self._fd is not None:
-                asyncio.get_running_loop().add_writer(self._fd, self._flush)
-
-    def close(self) -> None:
-        """Close the pipe and drop unsent bytes. Idempotent."""
-        if self._fd is not None:
-            asyncio.get_running_loop().remove_writer(self._fd)
-            os.close(self._fd)
-            self._fd = None
-            self._waiting.clear()
-
-    def _flush(self) -> None:
-        assert self._fd is not None
-        try:
-            while self._waiting:
-                del self._waiting[: os.write(self._fd, self._waiting[: 64 * 1024])]
-        except BlockingIOError:
-            return
-        except OSError:
-            self._fail("has closed its input")
-            return
-        asyncio.get_running_loop().remove_writer(self._fd)
-
-    def _fail(self, reason: str) -> None:
-        self.close()
-        self._connection.cannot_send(reason)
+        return self._child.how_it_ended()
 
 
 class RemoteEnd(Protocol):

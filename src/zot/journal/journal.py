@@ -11,15 +11,17 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
 from zot.errors import JournalDamaged, NoSuchSession, StoreFailed
 from zot.journal import queries
+from zot.journal.answers import Clock
+from zot.journal.connection import Connection
 from zot.journal.lease import SUSPECTED, Leases
-from zot.journal.queries import SessionRecord, matches
-from zot.journal.record import Record, StoredPast, busy, checked_epoch
+from zot.journal.queries import SessionRecord
+from zot.journal.record import Record, checked_epoch
 from zot.journal.schema import (
     check_room,
     connect,
@@ -34,11 +36,10 @@ from zot.journal.schema import (
     replacement,
     rewrite,
 )
+from zot.journal.session_store import SessionStore, StoredPast, busy
+from zot.journal.sessions import SessionJournal, SessionReader
 from zot.journal.writer import Writer
 from zot.messages import timestamp
-
-if TYPE_CHECKING:
-    from zot.journal.queries import Hit
 
 log = logging.getLogger("zot")
 
@@ -122,33 +123,17 @@ class Readers:
         return connection
 
 
-class ReadOnlyJournal:
+class ReadOnlyJournal(SessionReader):
     """Read-only access to a journal. Close it after use."""
 
     def __init__(self, path: str, readers: Readers) -> None:
-        self.path = path
+        super().__init__(path)
         self._readers = readers
 
     def is_running(self, session: SessionRecord) -> bool:
         """Always False: without write access, leases cannot be tested."""
         del session
         return False
-
-    async def sessions(self, *, cwd: str | None = None) -> list[SessionRecord]:
-        """Return all sessions, or those of a directory, the newest first."""
-        return await self.reading(queries.listed, cwd=cwd)
-
-    async def newest(self, cwd: str, *, but: str) -> SessionRecord | None:
-        """Return the last used session of a directory whose id does not begin with ``but``."""
-        return await self.reading(queries.newest, cwd, but=but)
-
-    async def find(self, session_id: str) -> SessionRecord:
-        """Return a session's record. Raise NoSuchSession."""
-        return await self.reading(queries.get, session_id)
-
-    async def search(self, text: str, *, limit: int = 50) -> list[Hit]:
-        """Return the messages that contain ``text``, ignoring case, newest sessions first."""
-        return await self.reading(matches, text, limit)
 
     async def reading(
         self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -183,16 +168,16 @@ async def open_read_only(path: str) -> ReadOnlyJournal:
     return ReadOnlyJournal(path, Readers(path, connect_empty, threads=1))
 
 
-class Journal(ReadOnlyJournal):
-    """Sessions on disk. Made by `open`. Blocking work is done in other threads."""
+class Journal(ReadOnlyJournal, SessionJournal):
+    """Sessions in an SQLite file. Made by `open`. Blocking work is done in other threads."""
+
+    writer: Writer
 
     def __init__(self, path: str) -> None:
-        self.path = path
-        #: Descriptions of losses when a damaged file was replaced, oldest first.
-        self.notices: list[str] = []
+        SessionJournal.__init__(self, path)
+        self.clock = Clock()
         self._users = 1
         self._replaced = 0
-        self._when_failed: list[Callable[[StoreFailed], None]] = []
         prepare(path)
         self.leases = Leases(f"{path}.lock")
         try:
@@ -228,18 +213,19 @@ class Journal(ReadOnlyJournal):
     async def record(self, session_id: str, *, cwd: str = "", create: bool = True) -> Record:
         """Return the record of a session, creating it if ``create``; else raise NoSuchSession if there is none."""
 
-        def find(connection: sqlite3.Connection) -> tuple[SessionRecord, int]:
+        def find(connection: Connection) -> tuple[SessionRecord, int, bool]:
             session = queries.find(connection, session_id)
+            is_new = session is None
             if session is None and create:
                 session = queries.create(connection, session_id, cwd=cwd, title="", now=timestamp())
             if session is None:
                 raise NoSuchSession(f"there is no session {session_id!r}")
             last = queries.last_seq(connection, session.number)
             if not self.leases.acquire(session.number):
-                return session, last  # The holder of the lease has checked it.
+                return session, last, is_new  # The holder of the lease has checked it.
             try:
                 epoch = checked_epoch(connection, session, self, last)
-                return msgspec.structs.replace(session, epoch=epoch), last
+                return msgspec.structs.replace(session, epoch=epoch), last, is_new
             finally:
                 self.leases.release(session.number)
 
@@ -256,6 +242,28 @@ class Journal(ReadOnlyJournal):
             await asyncio.to_thread(self._replace, problem, file)
         record = await self.record(session_id, cwd=cwd, create=create)
         return record, await record.past()
+
+    async def discard(self, record: SessionStore) -> None:
+        """Delete a session that this record created, unless it has been used since."""
+
+        def remove(connection: Connection) -> None:
+            session = queries.find(connection, record.id)
+            if session is None or session.number != record.number or not self.leases.acquire(session.number):
+                return
+            try:
+                if not session.title and not queries.last_seq(connection, session.number):
+                    queries.delete(connection, session.number)
+                    self.leases.mark_deleted(session.number)
+            finally:
+                self.leases.release(session.number)
+
+        if record.is_new:
+            await self.writing(remove)
+
+    def version(self, connection: Connection) -> int:
+        """Return a number that changes when another connection writes."""
+        (version,) = connection.execute("PRAGMA data_version").fetchone()
+        return int(version)
 
     async def left_behind(self) -> list[str]:
         """Return the sessions whose newest run has no end because its process crashed or parked it.
@@ -274,12 +282,6 @@ class Journal(ReadOnlyJournal):
         """True if this process runs a session."""
         return session.number in self.leases.held
 
-    async def check_elsewhere(self, session_id: str) -> None:
-        """Raise SessionBusy, with its owner, if another process runs a session; NoSuchSession."""
-        session = await self.find(session_id)
-        if session.owner is not None and self.is_running(session) and not self.is_run_here(session):
-            raise busy(session)
-
     def has_lost(self, session: SessionRecord, last: int) -> bool:
         """True if an idle session ends with row ``last``, but its mark in the lock file shows more, or that it was
         deleted."""
@@ -287,26 +289,10 @@ class Journal(ReadOnlyJournal):
         is_behind = self.leases.marked(number) > last or self.leases.is_deleted(number)
         return is_behind and session.owner is None and not self.leases.is_taken(number)
 
-    async def rename(self, session_id: str, title: str) -> None:
-        """Give a session a title. Raise NoSuchSession."""
-        await self.writing(queries.rename, session_id, title)
-
-    async def is_closed(self, session_id: str) -> bool:
-        """True if a session is marked as closed."""
-        return await self.reading(queries.is_closed, session_id)
-
-    async def mark_closed(self, session_id: str, *, closed: bool) -> None:
-        """Mark a session as closed, or remove the mark. Does nothing if there is no such session."""
-        now = timestamp()
-        if closed:
-            await self.writing_durably(queries.mark_closed, session_id, now)
-        else:
-            await self.writing_durably(queries.unmark_closed, session_id)
-
     async def delete(self, session_id: str) -> SessionRecord:
         """Delete a session for good; return its record. Raise NoSuchSession, SessionBusy while it runs."""
 
-        def remove(connection: sqlite3.Connection) -> SessionRecord:
+        def remove(connection: Connection) -> SessionRecord:
             session = queries.get(connection, session_id)
             if not self.leases.acquire(session.number):
                 raise busy(session)
@@ -320,10 +306,6 @@ class Journal(ReadOnlyJournal):
 
         return await self.writing(remove)
 
-    async def fork(self, session_id: str, new_id: str, *, at: int) -> SessionRecord:
-        """Make ``new_id`` from the rows of a session up to number ``at``. Raise NoSuchSession, UserError."""
-        return await self.writing(queries.fork, session_id, at, new_id)
-
     async def collect(self) -> int:
         """Delete unreferenced blobs and shrink the file; return how many blobs were deleted."""
         removed = await self.writing(queries.sweep)
@@ -333,7 +315,7 @@ class Journal(ReadOnlyJournal):
     async def acknowledge(self) -> None:
         """Accept the known losses: missing sessions, and rows missing at the end of others. Raise StoreFailed."""
 
-        def accept(connection: sqlite3.Connection) -> None:
+        def accept(connection: Connection) -> None:
             sessions = queries.listed(connection)
             for session in sessions:
                 last = queries.last_seq(connection, session.number)
@@ -392,20 +374,12 @@ class Journal(ReadOnlyJournal):
     async def check_writing(self) -> None:
         """Raise StoreFailed if writing fails now, or would go to a file that was removed."""
 
-        def write(connection: sqlite3.Connection) -> None:
+        def write(connection: Connection) -> None:
             self.writer.check_file()
             rewrite(connection)
             check_room(self.path)
 
         await self.writing(write)
-
-    def when_failed(self, call: Callable[[StoreFailed], None]) -> None:
-        """Call ``call``, in another thread, when the writer has failed for good."""
-        self._when_failed.append(call)
-
-    def _fail(self, problem: StoreFailed) -> None:
-        for call in self._when_failed:
-            call(problem)
 
     def suspect(self, problem: BaseException) -> None:
         """If ``problem`` is damage, mark the file: it is salvaged when it is next opened, or a session resumed."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from itertools import count, groupby
+from typing import Protocol
 
 import msgspec
 
@@ -311,6 +312,17 @@ def boot_id() -> str:
             return file.read().decode().strip()
     except OSError:
         return ""
+
+
+class Place(Protocol):
+    """A place in one session's waiting line."""
+
+    @property
+    def is_first(self) -> bool:
+        """True if no waiter is ahead, and after `leave`. Raise StoreFailed."""
+
+    def leave(self) -> None:
+        """Leave the line. Idempotent."""
 
 
 class Ticket(_LockFile):

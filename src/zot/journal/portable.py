@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import sqlite3
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Annotated, TypeAlias
@@ -18,6 +17,7 @@ from zot.errors import MalformedFile, UserError
 from zot.events import AgentEvent, Usage
 from zot.files import UNDECODABLE, decoded
 from zot.journal.chunks import MAX_CHUNK_BYTES, Chunk, Kind, fetched, images, unpack
+from zot.journal.connection import Connection
 from zot.journal.queries import (
     SessionRecord,
     SessionSummary,
@@ -28,7 +28,7 @@ from zot.journal.queries import (
     get,
     key_of,
     put,
-    update_summaries,
+    update_summary,
 )
 from zot.messages import timestamp
 from zot.store import (
@@ -279,7 +279,7 @@ def _decoder() -> msgspec.json.Decoder[Line]:
     return decoder(Line)
 
 
-def exported(connection: sqlite3.Connection, session: SessionRecord, *, home: str) -> Iterator[bytes]:
+def exported(connection: Connection, session: SessionRecord, *, home: str) -> Iterator[bytes]:
     """Yield a session as lines, each with its LF. Raise JournalDamaged."""
     cwd = portable(session.cwd, home)
     header = PortableHeader(VERSION, session.id, session.created, session.title, cwd, session.parent, session.fork_seq)
@@ -300,7 +300,7 @@ def exported(connection: sqlite3.Connection, session: SessionRecord, *, home: st
     yield encode(EndLine(rows)) + b"\n"
 
 
-def _images(connection: sqlite3.Connection, shown: Iterable[bytes], sent: set[bytes]) -> Iterator[bytes]:
+def _images(connection: Connection, shown: Iterable[bytes], sent: set[bytes]) -> Iterator[bytes]:
     for digest in shown:
         query = "SELECT data FROM blobs WHERE hash = ?"
         found = None if digest in sent else connection.execute(query, (digest,)).fetchone()
@@ -327,7 +327,7 @@ class ImportTarget(msgspec.Struct, frozen=True):
         return local(exported, self.home) if self.cwd is None else self.cwd
 
 
-def imported(connection: sqlite3.Connection, lines: Iterable[Line], target: ImportTarget) -> SessionRecord:
+def imported(connection: Connection, lines: Iterable[Line], target: ImportTarget) -> SessionRecord:
     """Create a session from valid ``lines``, inside a transaction. Raise UserError."""
     reading = iter(lines)
     header = next(reading)
@@ -345,7 +345,7 @@ def imported(connection: sqlite3.Connection, lines: Iterable[Line], target: Impo
 class _Import:
     """A writer of imported rows into one session."""
 
-    def __init__(self, connection: sqlite3.Connection, number: int, target: ImportTarget, now: str) -> None:
+    def __init__(self, connection: Connection, number: int, target: ImportTarget, now: str) -> None:
         self._connection = connection
         self._number = number
         self._target = target
@@ -359,7 +359,7 @@ class _Import:
         for line in lines:
             match line:
                 case ImageLine(sha256=sha256, data=data):
-                    query = "INSERT OR IGNORE INTO blobs (hash, data) VALUES (?, ?)"
+                    query = "INSERT INTO blobs (hash, data) VALUES (?, ?) ON CONFLICT DO NOTHING"
                     self._connection.execute(query, (bytes.fromhex(sha256), data))
                 case ExportedEvent():
                     self._take_row(line.seq, line.run, Kind.EVENTS, line.event)
@@ -368,7 +368,7 @@ class _Import:
                 case _:
                     pass
         self._put()
-        update_summaries(self._connection, {self._number: self._summary}, self._now)
+        update_summary(self._connection, self._number, self._summary, self._now)
 
     def _localised(self, change: Change) -> Change:
         """Return ``change`` with the directory and agent of this machine."""

@@ -1,13 +1,15 @@
-"""SQL queries on the journal's tables: sessions and their rows, text search, usage by day and model."""
+"""SQL queries on the journal's tables: sessions and their rows, text search, usage by day and model.
+
+SQLite and PostgreSQL understand them.
+"""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -27,17 +29,17 @@ from zot.journal.chunks import (
     unpack_all,
     verified,
 )
+from zot.journal.connection import Connection, Cursor, Values
 from zot.journal.lease import Owner
 from zot.messages import ZERO, Counters, Message, ResultBlock, Role, TextBlock, text_of, timestamp
 from zot.store import Configured, MessageAdded, MessagesReplaced, Row, UsageCounted
 from zot.text import replace_surrogates
 
-Values: TypeAlias = tuple[Any, ...]
-
 _MAX_TITLE = 80
 _SUMMARISED = frozenset({MessageAdded, MessagesReplaced, Configured, UsageCounted, Usage})
-#: The columns that `record_of` expects.
-SESSION = "number, id, created, updated, cwd, title, parent, fork_seq, messages, totals, epoch, owner"
+_SESSION = "number, id, created, updated, cwd, title, parent, fork_seq, messages, totals, epoch, owner"
+#: The greatest number of rows, where all are wanted.
+_ALL = (1 << 63) - 1
 #: The columns that `verified` expects.
 CHUNK = "session, kind, first, count, run, body, crc"
 #: The chunks fetched at a time, so that a reader of few rows does not pay for many.
@@ -131,18 +133,29 @@ def titled(text: str) -> str:
     return line if len(line) <= _MAX_TITLE else f"{line[: _MAX_TITLE - 1]}…"
 
 
-def insert_chunks(connection: sqlite3.Connection, chunks: Iterable[Chunk]) -> None:
+def insert_chunks(connection: Connection, chunks: Iterable[Chunk]) -> None:
     """Write chunks. A single one needs no explicit transaction."""
     rows = [(chunk.session, chunk.kind, chunk.first, chunk.count, chunk.run, chunk.crc, chunk.body) for chunk in chunks]
     _write(connection, _INSERT, rows)
 
 
-def update_summaries(connection: sqlite3.Connection, summaries: Mapping[int, SessionSummary], now: str) -> None:
+def update_summaries(connection: Connection, summaries: Mapping[int, SessionSummary], now: str) -> None:
     """Update the summary rows of sessions, by number. Titles are never overwritten, nor the mark of another owner."""
     _write(connection, _SUM_UP, [(number, *summary.values()) for number, summary in summaries.items()], now)
 
 
-def _write(connection: sqlite3.Connection, query: str, rows: Sequence[Values], *last: Any) -> None:
+def update_summary(connection: Connection, number: int, summary: SessionSummary, now: str) -> None:
+    """Update the summary row of one session, as `update_summaries` does for many in SQLite."""
+    messages, words, totals, cwd, left = summary.values()
+    connection.execute(
+        "UPDATE sessions SET updated = CASE WHEN updated < ? THEN ? ELSE updated END, messages = messages + ?,"
+        " title = CASE title WHEN '' THEN ? ELSE title END, totals = COALESCE(?, totals), cwd = COALESCE(?, cwd),"
+        " owner = CASE WHEN owner = ? THEN ? ELSE owner END WHERE number = ?",
+        (now, now, messages, words, totals, cwd, left, b"", number),
+    )
+
+
+def _write(connection: Connection, query: str, rows: Sequence[Values], *last: Any) -> None:
     """Execute ``query`` for all ``rows`` in batches; the values ``last`` follow those of the rows."""
     for some in _batches(rows):
         places = ", ".join([f"({', '.join('?' * len(some[0]))})"] * len(some))
@@ -172,16 +185,29 @@ class SessionRecord(msgspec.Struct, frozen=True):
     totals: Counters = ZERO
     epoch: int = 1
     owner: Owner | None = None
+    #: Whether a lease in the table holds. In SQLite leases are locks (`lease.Leases`).
+    is_leased: bool = False
 
 
-def find(connection: sqlite3.Connection, session_id: str) -> SessionRecord | None:
+def scan(connection: Connection, query: str, values: Values) -> Cursor:
+    """Run a query whose rows may not be read to the end. PostgreSQL would send all of them at once."""
+    found: Cursor = getattr(connection, "scan", connection.execute)(query, values)
+    return found
+
+
+def columns(connection: Connection) -> str:
+    """Return the columns that `record_of` expects. PostgreSQL has leases in the table."""
+    return f"{_SESSION}, {getattr(connection, 'leased', 'FALSE')}"
+
+
+def find(connection: Connection, session_id: str) -> SessionRecord | None:
     """Return a session by id; None if there is none."""
-    query = f"SELECT {SESSION} FROM sessions WHERE id = ?"
+    query = f"SELECT {columns(connection)} FROM sessions WHERE id = ?"
     row = connection.execute(query, (key_of(session_id),)).fetchone()
     return None if row is None else record_of(row)
 
 
-def get(connection: sqlite3.Connection, session_id: str) -> SessionRecord:
+def get(connection: Connection, session_id: str) -> SessionRecord:
     """Return a session by id. Raise NoSuchSession."""
     record = find(connection, session_id)
     if record is None:
@@ -189,10 +215,10 @@ def get(connection: sqlite3.Connection, session_id: str) -> SessionRecord:
     return record
 
 
-def listed(connection: sqlite3.Connection, *, cwd: str | None = None, limit: int = -1) -> list[SessionRecord]:
+def listed(connection: Connection, *, cwd: str | None = None, limit: int = _ALL) -> list[SessionRecord]:
     """Return the sessions, of ``cwd`` or all, the newest first."""
     where, values = ("", ()) if cwd is None else ("WHERE cwd = ?", (key_of(cwd),))
-    query = f"SELECT {SESSION} FROM sessions {where} ORDER BY updated DESC, number DESC LIMIT ?"
+    query = f"SELECT {columns(connection)} FROM sessions {where} ORDER BY updated DESC, number DESC LIMIT ?"
     return [record_of(row) for row in connection.execute(query, (*values, limit))]
 
 
@@ -206,29 +232,32 @@ class ChangedSession(NamedTuple):
     epoch: int
 
 
-def changed_since(connection: sqlite3.Connection, since: str) -> list[ChangedSession]:
+def changed_since(connection: Connection, since: str) -> list[ChangedSession]:
     """Return the sessions updated ``since`` a time, and those with an owner. Reads no chunks."""
     newest = "SELECT first + count - 1 FROM chunks WHERE session = number AND kind = {:d} ORDER BY first DESC LIMIT 1"
     last = ", ".join(f"COALESCE(({newest.format(kind)}), 0)" for kind in Kind)
-    query = f"SELECT id, owner <> x'', MAX({last}), epoch FROM sessions WHERE updated >= ? OR owner <> x''"
-    return [ChangedSession(_text(key), bool(runs), *rest) for key, runs, *rest in connection.execute(query, (since,))]
+    query = f"SELECT id, owner <> ?, epoch, {last} FROM sessions WHERE updated >= ? OR owner <> ?"
+    found = connection.execute(query, (b"", since, b""))
+    return [ChangedSession(_text(key), bool(runs), max(lasts), epoch) for key, runs, epoch, *lasts in found]
 
 
-def owned(connection: sqlite3.Connection) -> list[SessionRecord]:
+def owned(connection: Connection) -> list[SessionRecord]:
     """Return the sessions with an owner, alive or dead, in order of creation."""
-    query = f"SELECT {SESSION} FROM sessions WHERE owner <> x'' ORDER BY number"
-    return [record_of(row) for row in connection.execute(query)]
+    query = f"SELECT {columns(connection)} FROM sessions WHERE owner <> ? ORDER BY number"
+    return [record_of(row) for row in connection.execute(query, (b"",))]
 
 
-def newest(connection: sqlite3.Connection, cwd: str, *, but: str) -> SessionRecord | None:
+def newest(connection: Connection, cwd: str, *, but: str) -> SessionRecord | None:
     """Return the last used session of ``cwd`` whose id does not begin with ``but``."""
     prefix = key_of(but)
-    query = f"SELECT {SESSION} FROM sessions WHERE cwd = ? AND substr(id, 1, ?) <> ? ORDER BY updated DESC, number DESC"
-    row = connection.execute(f"{query} LIMIT 1", (key_of(cwd), len(prefix), prefix)).fetchone()
+    wanted = "cwd = ? AND substr(id, 1, ?) <> ? ORDER BY updated DESC, number DESC LIMIT 1"
+    row = connection.execute(
+        f"SELECT {columns(connection)} FROM sessions WHERE {wanted}", (key_of(cwd), len(prefix), prefix)
+    ).fetchone()
     return None if row is None else record_of(row)
 
 
-def used_at(connection: sqlite3.Connection, cwd: str, now: str, *, number: int = 0) -> str:
+def used_at(connection: Connection, cwd: str, now: str, *, number: int = 0) -> str:
     """Return the update time of a session of ``cwd`` used ``now``: later than that of any other one there.
 
     After the clock was set back, the last used session must still be the newest. ``number`` is the session's own.
@@ -245,7 +274,7 @@ def used_at(connection: sqlite3.Connection, cwd: str, now: str, *, number: int =
     return timestamp(later.timestamp())
 
 
-def create(connection: sqlite3.Connection, session_id: str, *, cwd: str, title: str, now: str) -> SessionRecord:
+def create(connection: Connection, session_id: str, *, cwd: str, title: str, now: str) -> SessionRecord:
     """Create a session. Raise UserError if it exists.
 
     Its epoch differs from that of any earlier session of the same id: numbers are not reused, and each has a range of
@@ -253,33 +282,34 @@ def create(connection: sqlite3.Connection, session_id: str, *, cwd: str, title: 
     """
     if find(connection, session_id) is not None:
         raise UserError(f"there is a session {session_id!r} already")
-    connection.execute(
-        "INSERT INTO sessions (id, created, updated, cwd, title) VALUES (?, ?, ?, ?, ?)",
+    (number,) = connection.execute(
+        "INSERT INTO sessions (id, created, updated, cwd, title) VALUES (?, ?, ?, ?, ?) RETURNING number",
         (key_of(session_id), now, used_at(connection, cwd, now), key_of(cwd), titled(title)),
-    )
-    connection.execute(f"UPDATE sessions SET epoch = 1 + (number - 1) * {_EPOCHS} WHERE number = last_insert_rowid()")
+    ).fetchone()
+    epoch = 1 + (number - 1) * _EPOCHS
+    connection.execute("UPDATE sessions SET epoch = ? WHERE number = ?", (epoch, number))
     return get(connection, session_id)
 
 
-def rename(connection: sqlite3.Connection, session_id: str, title: str) -> None:
+def rename(connection: Connection, session_id: str, title: str) -> None:
     """Give a session a title. Raise NoSuchSession."""
     connection.execute(
         "UPDATE sessions SET title = ? WHERE number = ?", (titled(title), get(connection, session_id).number)
     )
 
 
-def delete(connection: sqlite3.Connection, number: int) -> None:
+def delete(connection: Connection, number: int) -> None:
     """Delete a session, its rows, and the blobs that no other session uses."""
     connection.execute("DELETE FROM sessions WHERE number = ?", (number,))
     sweep(connection)
 
 
-def sweep(connection: sqlite3.Connection) -> int:
+def sweep(connection: Connection) -> int:
     """Delete the unused blobs; return how many."""
     return connection.execute("DELETE FROM blobs WHERE hash NOT IN (SELECT hash FROM uses)").rowcount
 
 
-def fork(connection: sqlite3.Connection, source_id: str, at: int, new_id: str) -> SessionRecord:
+def fork(connection: Connection, source_id: str, at: int, new_id: str) -> SessionRecord:
     """Create ``new_id`` with the rows of ``source_id`` up to number ``at``, which keep their numbers.
 
     Raise NoSuchSession, UserError, JournalDamaged.
@@ -306,49 +336,51 @@ def fork(connection: sqlite3.Connection, source_id: str, at: int, new_id: str) -
     )
     parent = "UPDATE sessions SET parent = ?, fork_seq = ? WHERE number = ?"
     connection.execute(parent, (key_of(source_id), at, made.number))
-    update_summaries(connection, {made.number: summary}, made.created)
+    update_summary(connection, made.number, summary, made.created)
     return get(connection, new_id)
 
 
-def put(connection: sqlite3.Connection, chunk: Chunk) -> None:
+def put(connection: Connection, chunk: Chunk) -> None:
     """Write one chunk, replacing the one in its place."""
     connection.execute(
-        "INSERT OR REPLACE INTO chunks (session, kind, first, count, run, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO chunks (session, kind, first, count, run, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (session, kind, first) DO UPDATE SET"
+        " count = excluded.count, run = excluded.run, crc = excluded.crc, body = excluded.body",
         (chunk.session, chunk.kind, chunk.first, chunk.count, chunk.run, chunk.crc, chunk.body),
     )
 
 
-def add_uses(connection: sqlite3.Connection, number: int, seq: int, hashes: Iterable[bytes]) -> None:
+def add_uses(connection: Connection, number: int, seq: int, hashes: Iterable[bytes]) -> None:
     """Store that a session refers to blobs, from row ``seq`` on."""
-    query = "INSERT OR IGNORE INTO uses (session, hash, seq) VALUES (?, ?, ?)"
+    query = "INSERT INTO uses (session, hash, seq) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
     connection.executemany(query, [(number, digest, seq) for digest in hashes])
 
 
-def closed_ids(connection: sqlite3.Connection) -> set[str]:
+def closed_ids(connection: Connection) -> set[str]:
     """Return the sessions that were closed and not resumed."""
     found = connection.execute("SELECT id FROM sessions JOIN closed ON closed.session = number")
     return {_text(key) for (key,) in found}
 
 
-def is_closed(connection: sqlite3.Connection, session_id: str) -> bool:
+def is_closed(connection: Connection, session_id: str) -> bool:
     """True if a session was closed and not resumed."""
     query = "SELECT 1 FROM sessions JOIN closed ON closed.session = number WHERE id = ?"
     return connection.execute(query, (key_of(session_id),)).fetchone() is not None
 
 
-def mark_closed(connection: sqlite3.Connection, session_id: str, now: str) -> None:
+def mark_closed(connection: Connection, session_id: str, now: str) -> None:
     """Mark a session as closed, if it exists."""
-    query = "INSERT OR IGNORE INTO closed (session, since) SELECT number, ? FROM sessions WHERE id = ?"
+    query = "INSERT INTO closed (session, since) SELECT number, ? FROM sessions WHERE id = ? ON CONFLICT DO NOTHING"
     connection.execute(query, (now, key_of(session_id)))
 
 
-def unmark_closed(connection: sqlite3.Connection, session_id: str) -> None:
+def unmark_closed(connection: Connection, session_id: str) -> None:
     """Remove the mark of `mark_closed`."""
     query = "DELETE FROM closed WHERE session IN (SELECT number FROM sessions WHERE id = ?)"
     connection.execute(query, (key_of(session_id),))
 
 
-def reserve(connection: sqlite3.Connection, upto: int) -> bool:
+def reserve(connection: Connection, upto: int) -> bool:
     """Reserve session numbers up to ``upto``. False if all of them were given already."""
     found = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'sessions'").fetchone()
     if found is None and upto:
@@ -360,7 +392,7 @@ def reserve(connection: sqlite3.Connection, upto: int) -> bool:
     return True
 
 
-def losses(connection: sqlite3.Connection, number: int) -> dict[tuple[str, int, int], str]:
+def losses(connection: Connection, number: int) -> dict[tuple[str, int, int], str]:
     """Return the recorded losses of a session: kind, first row and last row, with the time of the repair."""
     if connection.execute("PRAGMA user_version").fetchone()[0] < _LOSSES_SINCE:
         return {}  # A read-only opening does not migrate the file.
@@ -368,30 +400,30 @@ def losses(connection: sqlite3.Connection, number: int) -> dict[tuple[str, int, 
     return {(what, first, last): repaired for what, first, last, repaired in connection.execute(query, (number,))}
 
 
-def record_loss(connection: sqlite3.Connection, number: int, place: tuple[str, int, int], repaired: str) -> None:
+def record_loss(connection: Connection, number: int, place: tuple[str, int, int], repaired: str) -> None:
     """Record a loss: kind, first row and last row (`losses`)."""
     query = "INSERT OR REPLACE INTO losses (session, what, first, last, repaired) VALUES (?, ?, ?, ?, ?)"
     connection.execute(query, (number, *place, repaired))
 
 
-def acknowledge(connection: sqlite3.Connection) -> None:
+def acknowledge(connection: Connection) -> None:
     """Mark all rows lost at the end of sessions as acknowledged."""
     connection.execute("UPDATE OR REPLACE losses SET what = ? WHERE what = ?", (ACKNOWLEDGED, TAIL))
 
 
-def last_seq(connection: sqlite3.Connection, number: int) -> int:
+def last_seq(connection: Connection, number: int) -> int:
     """Return the number of a session's newest row; 0 if it has none. Raise JournalDamaged."""
     return newest_row_and_run(connection, number)[0]
 
 
-def newest_row_and_run(connection: sqlite3.Connection, number: int) -> tuple[int, int]:
+def newest_row_and_run(connection: Connection, number: int) -> tuple[int, int]:
     """Return the numbers of a session's newest row and newest run; (0, 0) if it has none. Raise JournalDamaged."""
     newest = _last_chunks(connection, number)
     last = max((chunk.first + chunk.count - 1 for chunk in newest), default=0)
     return last, max((chunk.run for chunk in newest), default=0)
 
 
-def last_run(connection: sqlite3.Connection, number: int) -> tuple[int, int]:
+def last_run(connection: Connection, number: int) -> tuple[int, int]:
     """Return the number of a session's newest run and that of its first row; (0, 0) if there is none.
 
     Raise JournalDamaged.
@@ -402,34 +434,37 @@ def last_run(connection: sqlite3.Connection, number: int) -> tuple[int, int]:
     for chunk in newest:
         # From the end: a run is short, a session may be long.
         query = "SELECT first, run FROM chunks WHERE session = ? AND kind = ? ORDER BY first DESC"
-        for first, of_run in connection.execute(query, (number, chunk.kind)):
-            if of_run != run or not isinstance(first, int):
-                break
-            begin.append(first)
+        with closing(scan(connection, query, (number, chunk.kind))) as found:
+            for first, of_run in found:
+                if of_run != run or not isinstance(first, int):
+                    break
+                begin.append(first)
     return run, min(begin, default=0)
 
 
-def rows_of(connection: sqlite3.Connection, number: int, run: int) -> list[tuple[int, Row]]:
+def rows_of(connection: Connection, number: int, run: int) -> list[tuple[int, Row]]:
     """Return the rows of one run, with their numbers. Raise JournalDamaged."""
     query = "SELECT MIN(first), MAX(first + count) FROM chunks WHERE session = ? AND run = ?"
     first, stop = connection.execute(query, (number, run)).fetchone()
     return [] if first is None else rows_after(connection, number, first - 1, stop - first)
 
 
-def newest_count(connection: sqlite3.Connection, number: int, upto: int) -> tuple[int, list[Row]]:
+def newest_count(connection: Connection, number: int, upto: int) -> tuple[int, list[Row]]:
     """Return the usage of the newest complete reply up to row ``upto`` and its `turn_end`, with the usage's row number.
 
     Return 0 and an empty list if there is none. Raise JournalDamaged.
     """
     query = (
         f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? AND first <= ?"
-        """ AND (instr(body, CAST('"usage"' AS BLOB)) OR instr(body, CAST('"turn_end"' AS BLOB))) ORDER BY first DESC"""
+        " AND (instr(body, ?) > 0 OR instr(body, ?) > 0) ORDER BY first DESC"
     )
     counted = connection.execute("SELECT totals FROM sessions WHERE number = ?", (number,)).fetchone()
     if counted is None or not counted[0]:
         return 0, []  # No usage was ever recorded; skip reading all rows.
     end: TurnEnd | None = None
-    with closing(connection.execute(query, (number, Kind.EVENTS, upto))) as found:  # Not read to its end.
+    with closing(
+        scan(connection, query, (number, Kind.EVENTS, upto, b'"usage"', b'"turn_end"'))
+    ) as found:  # Not read to its end.
         for chunk in map(verified, found):
             for seq, row in reversed(list(enumerate(unpack(chunk), chunk.first))):
                 match row:
@@ -444,16 +479,17 @@ def newest_count(connection: sqlite3.Connection, number: int, upto: int) -> tupl
     return 0, []
 
 
-def _last_chunks(connection: sqlite3.Connection, number: int) -> list[Chunk]:
+def _last_chunks(connection: Connection, number: int) -> list[Chunk]:
     # One statement for all kinds: each releases the interpreter lock and may wait for it afterwards.
-    one = f"SELECT * FROM (SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? ORDER BY first DESC LIMIT 1)"
+    newest = f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? ORDER BY first DESC LIMIT 1"
+    one = f"SELECT * FROM ({newest}) AS newest"
     query = " UNION ALL ".join([one] * len(Kind))
     values = [value for kind in Kind for value in (number, kind)]
     return [verified(row) for row in connection.execute(query, values)]
 
 
 def chunks_after(
-    connection: sqlite3.Connection, number: int, after: int, kinds: Sequence[Kind] = tuple(Kind)
+    connection: Connection, number: int, after: int, kinds: Sequence[Kind] = tuple(Kind)
 ) -> Generator[Chunk, None, None]:
     """Yield the chunks that have rows after ``after``, in order. Raise JournalDamaged."""
     # Each kind is ordered by itself; SQLite merges them without sorting.
@@ -463,7 +499,7 @@ def chunks_after(
     )
     query = " UNION ALL ".join([one] * len(kinds)) + " ORDER BY first"
     values = [value for kind in kinds for value in (number, kind, number, kind, after + 1)]
-    with closing(connection.execute(query, values)) as cursor:
+    with closing(scan(connection, query, values)) as cursor:
         while found := cursor.fetchmany(_FETCH):
             for chunk in map(verified, found):
                 if chunk.first + chunk.count - 1 > after:
@@ -471,7 +507,7 @@ def chunks_after(
 
 
 def rows_after(
-    connection: sqlite3.Connection, number: int, after: int, limit: int, kinds: Sequence[Kind] = tuple(Kind)
+    connection: Connection, number: int, after: int, limit: int, kinds: Sequence[Kind] = tuple(Kind)
 ) -> list[tuple[int, Row]]:
     """Return up to ``limit`` rows after ``after``, with their numbers. Raise JournalDamaged."""
     found: list[tuple[int, Row]] = []
@@ -488,7 +524,7 @@ def rows_after(
     return found[:limit] if len(found) > limit else found
 
 
-def all_changes(connection: sqlite3.Connection, number: int) -> tuple[list[int], list[Row]]:
+def all_changes(connection: Connection, number: int) -> tuple[list[int], list[Row]]:
     """Return all changes of a session's transcript: their numbers, and the changes. Raise JournalDamaged.
 
     Faster than `rows_after` for whole sessions: opening one waits for it.
@@ -519,7 +555,7 @@ def _next_chunks(chunks: Iterator[Chunk], rows: int) -> list[Chunk]:
     return some
 
 
-def _with_blobs(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[Row]:
+def _with_blobs(connection: Connection, rows: Sequence[Row]) -> list[Row]:
     blobs: dict[bytes, bytes] = {}
     for digest in {digest for row in rows for digest in images(row)}:
         data = blob(connection, digest)
@@ -528,7 +564,7 @@ def _with_blobs(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[Row
     return [fetched(row, blobs) for row in rows]
 
 
-def blob(connection: sqlite3.Connection, digest: bytes) -> bytes | None:
+def blob(connection: Connection, digest: bytes) -> bytes | None:
     """Return a blob by its hash; None if it is missing or damaged."""
     found = connection.execute("SELECT data FROM blobs WHERE hash = ?", (digest,)).fetchone()
     return found[0] if found is not None and sha256(found[0]).digest() == digest else None
@@ -536,13 +572,13 @@ def blob(connection: sqlite3.Connection, digest: bytes) -> bytes | None:
 
 def record_of(row: tuple[Any, ...]) -> SessionRecord:
     """Return the session in a table row. Raise JournalDamaged."""
-    number, key, created, updated, cwd, title, parent, fork_seq, messages, totals, epoch, owner = row
+    number, key, created, updated, cwd, title, parent, fork_seq, messages, totals, epoch, owner, is_leased = row
     try:
         found = {
             "number": number, "id": _text(key), "created": created, "updated": updated, "cwd": _text(cwd),
             "title": title, "parent": None if parent is None else _text(parent), "fork_seq": fork_seq,
             "messages": max(messages, 0), "totals": msgspec.json.decode(totals) if totals else ZERO, "epoch": epoch,
-            "owner": msgspec.json.decode(owner) if owner else None,
+            "owner": msgspec.json.decode(owner) if owner else None, "is_leased": bool(is_leased),
         }  # fmt: skip
         return msgspec.convert(found, thread_safe_type(SessionRecord))
     except (*UNREADABLE, AttributeError, TypeError) as problem:
@@ -566,7 +602,7 @@ class Hit(msgspec.Struct, frozen=True):
     excerpt: str
 
 
-def matches(connection: sqlite3.Connection, text: str, limit: int) -> list[Hit]:
+def matches(connection: Connection, text: str, limit: int) -> list[Hit]:
     """Return up to ``limit`` messages that contain ``text``, ignoring case, newest sessions first."""
     wanted = text.casefold()
     hits: list[Hit] = []
@@ -616,7 +652,7 @@ class Spent(msgspec.Struct, frozen=True):
     calls: int = 1
 
 
-def spent(connection: sqlite3.Connection, record: SessionRecord) -> list[Spent]:
+def spent(connection: Connection, record: SessionRecord) -> list[Spent]:
     """Return the model calls of a session, except those inherited from the session it was forked from.
 
     A call without a message, such as for a summary, has the time of the message before it. Raise JournalDamaged.
@@ -646,13 +682,13 @@ def spent(connection: sqlite3.Connection, record: SessionRecord) -> list[Spent]:
     return found
 
 
-def _usage_rows(connection: sqlite3.Connection, number: int) -> Iterator[tuple[int, Row]]:
+def _usage_rows(connection: Connection, number: int) -> Iterator[tuple[int, Row]]:
     """Yield the rows from which usage is derived, in order, with their numbers."""
     rows: list[tuple[int, Row]] = []
     for kind, words in _USAGE_ROWS.items():
-        said = " OR ".join("instr(body, CAST(? AS BLOB))" for _ in words)
+        said = " OR ".join("instr(body, ?) > 0" for _ in words)
         query = f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? AND ({said})"
-        for found in connection.execute(query, (number, kind, *(f'"{word}"' for word in words))):
+        for found in connection.execute(query, (number, kind, *(f'"{word}"'.encode() for word in words))):
             chunk = verified(found)
             rows += [
                 (seq, row)

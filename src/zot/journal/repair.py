@@ -17,18 +17,18 @@ from typing import Any
 
 import msgspec
 
-from zot.errors import JournalDamaged, StoreFailed, UserError
+from zot.errors import JournalDamaged, StoreFailed, UserError, plain_reason
 from zot.journal.answers import unreadable_answers
 from zot.journal.chunks import Chunk, Kind, referred, unpack, verified
 from zot.journal.lease import read_marks
 from zot.journal.queries import (
     ACKNOWLEDGED,
     CHUNK,
-    SESSION,
     TAIL,
     SessionRecord,
     SessionSummary,
     add_uses,
+    columns,
     key_of,
     listed,
     losses,
@@ -298,7 +298,7 @@ class FoundRows(msgspec.Struct):
 
     def read(self, connection: sqlite3.Connection, marks: Sequence[int]) -> None:
         """Read all rows that SQLite can reach. ``marks`` has the newest row of each session, as far as known."""
-        for row in _reachable(connection, f"SELECT {SESSION} FROM sessions WHERE number", len(marks)):
+        for row in _reachable(connection, f"SELECT {columns(connection)} FROM sessions WHERE number", len(marks)):
             with suppress(JournalDamaged):  # Its rows are kept without it.
                 self.sessions[row[0]] = record_of(row)
         numbers = {*self.sessions, *(number for number, mark in enumerate(marks) if mark)}
@@ -370,7 +370,7 @@ def _write_session(new: sqlite3.Connection, wreck: FoundRows, number: int, now: 
     lost = []
     if session is None:
         session = SessionRecord(number, f"recovered-{number}", "", "", "", "", None, 0)
-        lost.append(f"session {session.id!r}: what it was called was lost")
+        lost.append(f"session {session.id!r}: its id was lost")
     _put_session(new, session)
     if number in wreck.closed:
         new.execute("INSERT INTO closed (session, since) VALUES (?, ?)", (number, wreck.closed[number]))
@@ -474,7 +474,9 @@ def salvage(path: str) -> list[str]:
         os.rename(fresh, replacement(path))
         finish(path)
     except OSError as problem:
-        raise StoreFailed(f"{path} is damaged, and the readable part cannot be saved: {problem}") from problem
+        raise StoreFailed(
+            f"{path} is damaged, and the readable part cannot be saved: {plain_reason(problem)}"
+        ) from problem
     except sqlite3.Error as problem:
         raise StoreFailed(f"{path} is damaged; saving the readable part: {explained(problem, fresh)}") from problem
     finally:
@@ -503,7 +505,9 @@ def finish(path: str) -> None:
             os.unlink(f"{path}-shm")
         os.replace(ready, path)
     except OSError as problem:
-        raise StoreFailed(f"{path} is damaged, and the readable part cannot replace it: {problem}") from problem
+        raise StoreFailed(
+            f"{path} is damaged, and the readable part cannot replace it: {plain_reason(problem)}"
+        ) from problem
 
 
 def _refill(path: str, fresh: str) -> list[str]:

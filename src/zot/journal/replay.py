@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby, takewhile
@@ -12,6 +11,7 @@ from typing import Any
 from zot.errors import JournalDamaged
 from zot.events import AgentEvent, ApprovalRequest, ConversationReplaced, Done, ExtNotify, QuestionRequest
 from zot.journal.chunks import Chunk, Kind, unpack, verified
+from zot.journal.connection import Connection
 from zot.journal.queries import CHUNK, SessionRecord, all_changes, get, last_seq, rows_after, titled
 from zot.messages import show, text_of
 from zot.store import Change, Configured, FileChanged, MessageAdded, MessagesReplaced, Row
@@ -26,9 +26,7 @@ _LOOKED_AT = 8
 _NEWEST = (1 << 63) - 1
 
 
-def events_after(
-    connection: sqlite3.Connection, session_id: str, after: int, limit: int
-) -> list[tuple[int, AgentEvent]]:
+def events_after(connection: Connection, session_id: str, after: int, limit: int) -> list[tuple[int, AgentEvent]]:
     """Return up to ``limit`` events of a session after row ``after``, with their numbers.
 
     Raise NoSuchSession, JournalDamaged.
@@ -38,7 +36,7 @@ def events_after(
 
 
 def replacements(
-    connection: sqlite3.Connection, session_id: str, after: int, upto: int | None = None
+    connection: Connection, session_id: str, after: int, upto: int | None = None
 ) -> list[tuple[int, AgentEvent]]:
     """Return an event for each time a conversation was cleared, replaced or rewound outside of any run.
 
@@ -51,9 +49,9 @@ def replacements(
     query = (
         f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? AND first BETWEEN COALESCE("
         "(SELECT first FROM chunks WHERE session = ? AND kind = ? AND first <= ? ORDER BY first DESC LIMIT 1), 0)"
-        """ AND ? AND instr(body, CAST('"spliced"' AS BLOB)) ORDER BY first"""
+        " AND ? AND instr(body, ?) > 0 ORDER BY first"
     )
-    values = (number, Kind.CHANGES, number, Kind.CHANGES, after + 1, last)
+    values = (number, Kind.CHANGES, number, Kind.CHANGES, after + 1, last, b'"spliced"')
     return [
         told
         for chunk in map(verified, connection.execute(query, values).fetchall())
@@ -63,7 +61,7 @@ def replacements(
     ]
 
 
-def _is_between_runs(connection: sqlite3.Connection, chunk: Chunk) -> bool:
+def _is_between_runs(connection: Connection, chunk: Chunk) -> bool:
     """True if the run of these changes had ended before them: changes inside a run have events of their own."""
     query = f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? AND first < ? ORDER BY first DESC LIMIT 1"
     found = connection.execute(query, (chunk.session, Kind.EVENTS, chunk.first)).fetchone()
@@ -83,7 +81,7 @@ def _replaced(chunk: Chunk) -> Iterator[tuple[int, AgentEvent]]:
             yield chunk.first + at + len(list(files)), ConversationReplaced(row.start + len(row.messages))
 
 
-def failed_runs(connection: sqlite3.Connection, number: int) -> list[Row]:
+def failed_runs(connection: Connection, number: int) -> list[Row]:
     """Return a session's transcript changes merged with the events of runs that failed or were cut off; nothing if no
     run did.
 
@@ -107,7 +105,7 @@ def _may_have_failed(run: Sequence[tuple[Any, ...]]) -> bool:
     return any(word in body for body in bodies for word in _FAILURE_MARKS)
 
 
-def last_event(connection: sqlite3.Connection, session_id: str, upto: int) -> int:
+def last_event(connection: Connection, session_id: str, upto: int) -> int:
     """Return the number of the newest event up to row ``upto``, where a replay ends; 0 if there is none.
 
     Raise NoSuchSession, JournalDamaged.
@@ -122,7 +120,7 @@ def last_event(connection: sqlite3.Connection, session_id: str, upto: int) -> in
     return replaced[-1][0] if replaced else newest
 
 
-def run_so_far(connection: sqlite3.Connection, session_id: str, upto: int) -> Sequence[AgentEvent]:
+def run_so_far(connection: Connection, session_id: str, upto: int) -> Sequence[AgentEvent]:
     """Return the events up to row ``upto`` of the run it belongs to.
 
     Raise NoSuchSession, JournalDamaged.
@@ -130,7 +128,7 @@ def run_so_far(connection: sqlite3.Connection, session_id: str, upto: int) -> Se
     return [event for _, event in _numbered_run(connection, session_id, upto)]
 
 
-def request_row(connection: sqlite3.Connection, session_id: str, request_id: str) -> int:
+def request_row(connection: Connection, session_id: str, request_id: str) -> int:
     """Return the row of an approval request or a question in the newest run; 0 if it is not on record.
 
     Raise NoSuchSession, JournalDamaged.
@@ -141,7 +139,7 @@ def request_row(connection: sqlite3.Connection, session_id: str, request_id: str
     return next((seq for seq, event in events if isinstance(event, asked) and event.id == request_id), 0)
 
 
-def open_approval(connection: sqlite3.Connection, record: SessionRecord, now: str) -> ApprovalRequest | None:
+def open_approval(connection: Connection, record: SessionRecord, now: str) -> ApprovalRequest | None:
     """Return the approval request that a session's newest run waits for, if its deadline is after ``now``.
 
     Raise JournalDamaged.
@@ -151,7 +149,7 @@ def open_approval(connection: sqlite3.Connection, record: SessionRecord, now: st
     return newest if isinstance(newest, ApprovalRequest) and newest.deadline > now else None
 
 
-def _numbered_run(connection: sqlite3.Connection, session_id: str, upto: int) -> list[tuple[int, AgentEvent]]:
+def _numbered_run(connection: Connection, session_id: str, upto: int) -> list[tuple[int, AgentEvent]]:
     number = get(connection, session_id).number
     place = "FROM chunks WHERE session = ? AND kind = ?"
     query = f"SELECT run {place} AND first <= ? ORDER BY first DESC LIMIT 1"
@@ -164,13 +162,13 @@ def _numbered_run(connection: sqlite3.Connection, session_id: str, upto: int) ->
     ]
 
 
-def agent_of(connection: sqlite3.Connection, record: SessionRecord) -> str:
+def agent_of(connection: Connection, record: SessionRecord) -> str:
     """Return the name of a session's agent, recorded at its beginning. Raise JournalDamaged."""
     rows = rows_after(connection, record.number, 0, 2, (Kind.CHANGES,))
     return next((row.agent for _, row in rows if isinstance(row, Configured) and row.agent), "default")
 
 
-def last_words(connection: sqlite3.Connection, number: int) -> str:
+def last_words(connection: Connection, number: int) -> str:
     """Return the last text of a conversation, by the user or the model, as one short line; "" if it is far back.
 
     Raise JournalDamaged.

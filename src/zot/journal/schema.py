@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from zot.errors import JournalDamaged, StoreFailed
 from zot.files import open_private
+from zot.journal.connection import Connection
 
 log = logging.getLogger("zot")
 
@@ -121,7 +122,7 @@ def is_there(path: str) -> bool:
         return False
     except (OSError, ValueError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else problem
-        raise StoreFailed(f"{path} cannot be looked at ({reason}): check its disk and its permissions") from problem
+        raise StoreFailed(f"{path} cannot be inspected ({reason}): check its disk and its permissions") from problem
     return True
 
 
@@ -136,7 +137,7 @@ def connect(path: str) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = NORMAL")
         # On a file system without shared memory the journal is slower, but correct.
         if (mode := _write_ahead(connection)) != "wal":
-            log.warning("%s is where SQLite cannot write ahead (its mode is %s): readers wait for writers", path, mode)
+            log.warning("%s cannot have a write-ahead log (journal mode: %s): readers wait for writers", path, mode)
     except UnicodeDecodeError as problem:
         connection.close()
         raise JournalDamaged(f"{path} is damaged: not even the error is text") from problem
@@ -191,7 +192,7 @@ def connect_empty(path: str) -> sqlite3.Connection:
     return connection
 
 
-def is_empty(connection: sqlite3.Connection) -> bool:
+def is_empty(connection: Connection) -> bool:
     """True if the file has no tables: the disk had no room for them when it was made."""
     return not _version(connection) and not _tables(connection)
 
@@ -248,7 +249,7 @@ def migrate(connection: sqlite3.Connection, path: str) -> None:
         raise JournalDamaged(f"{path} is damaged: its tables are not those of a journal")
 
 
-def rewrite(connection: sqlite3.Connection) -> None:
+def rewrite(connection: Connection) -> None:
     """Write the version again, as a test that the file can be written."""
     connection.execute(f"PRAGMA user_version = {_version(connection)}")
 
@@ -264,7 +265,7 @@ def check_room(path: str) -> None:
     except PermissionError:
         return  # The directory takes no new files; the journal itself was tested before.
     except OSError as problem:
-        reason = f"the disk cannot take {_ROOM_BYTES >> 20} MiB more beside {path}: {problem.strerror}"
+        reason = f"the disk has no room for another {_ROOM_BYTES >> 20} MiB beside {path}: {problem.strerror}"
         raise StoreFailed(f"{reason}; free some space, then resume") from problem
 
 
@@ -299,12 +300,12 @@ def explained(problem: sqlite3.Error, path: str) -> StoreFailed:
             return StoreFailed(f"{path} cannot be used ({problem}): check its disk, then resume")
 
 
-def _version(connection: sqlite3.Connection) -> int:
+def _version(connection: Connection) -> int:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return int(version)
 
 
-def is_from_later_version(connection: sqlite3.Connection) -> bool:
+def is_from_later_version(connection: Connection) -> bool:
     """True if a later zot has changed the tables; a flipped bit in the version is not enough."""
     return len(STEPS) < _version(connection) <= _MAX_VERSION and _tables(connection) != _expected_tables()
 
@@ -317,7 +318,7 @@ def _refuse(connection: sqlite3.Connection, version: int, path: str) -> NoReturn
     )
 
 
-def _tables(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+def _tables(connection: Connection) -> list[tuple[str, str]]:
     return sorted(connection.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL"))
 
 

@@ -11,12 +11,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from zot.errors import ProtocolError, ToolFailed
+from zot.errors import ProtocolError, ToolFailed, plain_reason
 from zot.extensions.log import Log
-from zot.mcp.sources import McpSource
+from zot.mcp.sources import McpSource, named_files
 from zot.questions import DECLINED, QuestionReply
 from zot.tools.base import CallReporter
-from zot.tools.process import Child, Processes, Program, Streams
+from zot.tools.process import Child, Outbox, Processes, Program, Streams
 from zot.tools.sandbox import Sandbox
 from zot.wire.lines import LineSplitter, TooLong
 from zot.wire.mcp import (
@@ -58,6 +58,7 @@ _MAX_POLL_S: Final = 0.25
 _EXIT_S: Final = 0.5
 _GRACE_S: Final = 0.5
 _MAX_NOTES: Final = 100
+_TRUST: Final = "look at it, then: zot mcp trust"
 #: Interval of checks whether standard error has filled the log.
 _LOG_S: Final = 5.0
 
@@ -315,7 +316,7 @@ class ProcessConnection(McpConnection):
     def __init__(self, source: McpSource, child: Child, outbox: int, client: McpClient, log: Log) -> None:
         super().__init__(source, client, log)
         self._child = child
-        self._outbox = _Outbox(outbox, self._break)
+        self._outbox = Outbox(outbox, self, max_bytes=MAX_UNSENT_BYTES)
         self._exited = False
         self._sandbox: Sandbox | None = None
         #: The end of the log when it was started.
@@ -328,6 +329,8 @@ class ProcessConnection(McpConnection):
         """Start a server and wait until it is ready. Raise McpFailed; then no process is left."""
         log = Log(launch.logs, source.name, kind="mcp")
         sandbox = None
+        if source.files is not None and await asyncio.to_thread(named_files, source, launch.cwd) != source.files:
+            raise McpFailed(f"not started: a file of {source.origin} has changed since it was trusted; {_TRUST}")
         program = Program(source.argv, source.cwd, source.env)
         if launch.sandbox is not None and source.sandbox:
             if source.cwd != launch.cwd:
@@ -344,8 +347,8 @@ class ProcessConnection(McpConnection):
             os.close(ours)
             if not isinstance(problem, OSError | ValueError):
                 raise
-            log.note(f"could not be started: {problem}")
-            raise McpFailed(f"could not be started: {problem}") from None
+            log.note(f"could not be started: {plain_reason(problem)}")
+            raise McpFailed(f"could not be started: {plain_reason(problem)}") from None
         finally:
             os.close(theirs)
             os.close(errors)
@@ -426,58 +429,16 @@ class ProcessConnection(McpConnection):
     def _how_it_ended(self) -> str:
         if self._closing:
             return "was stopped"
-        try:
-            status = self._child.status()
-        except (ChildProcessError, asyncio.InvalidStateError):
-            return "was killed"
-        return f"was killed by signal {-status}" if status < 0 else f"exited with {status}"
+        return self._child.how_it_ended()
+
+    def cannot_send(self, reason: str) -> None:
+        """End the connection: the server does not read."""
+        self._break(reason)
+
+    def input_closed(self) -> None:
+        """Do nothing: the end of the process says why."""
 
 
 def root_of(cwd: str) -> str:
     """Return a directory as the address that servers get."""
     return f"file://{quote(cwd, errors='surrogateescape')}"
-
-
-class _Outbox:
-    """Ordered, non-blocking writer to ``fd``, which it owns. Calls ``fail`` with the reason when it cannot write."""
-
-    def __init__(self, fd: int, fail: Callable[[str], None]) -> None:
-        os.set_blocking(fd, False)
-        self._fd: int | None = fd
-        self._fail = fail
-        self._waiting = bytearray()
-
-    def write(self, data: bytes) -> None:
-        """Send ``data`` after what was written before. Does nothing once closed."""
-        if self._fd is None or not data:
-            return
-        was_empty = not self._waiting
-        self._waiting += data
-        if len(self._waiting) > MAX_UNSENT_BYTES:
-            self.close()
-            self._fail(f"does not read: {MAX_UNSENT_BYTES} bytes wait for it")
-        elif was_empty:
-            self._flush()
-            if self._waiting and self._fd is not None:
-                asyncio.get_running_loop().add_writer(self._fd, self._flush)
-
-    def close(self) -> None:
-        """Close the pipe and drop unsent bytes. Idempotent."""
-        if self._fd is not None:
-            asyncio.get_running_loop().remove_writer(self._fd)
-            os.close(self._fd)
-            self._fd = None
-            self._waiting.clear()
-
-    def _flush(self) -> None:
-        if self._fd is None:
-            return
-        try:
-            while self._waiting:
-                del self._waiting[: os.write(self._fd, self._waiting[: 64 * 1024])]
-        except BlockingIOError:
-            return
-        except OSError:
-            self.close()  # The end of the process says why.
-            return
-        asyncio.get_running_loop().remove_writer(self._fd)

@@ -55,7 +55,7 @@ def check_tool(server: str, listed: ListedTool) -> OfferedTool:
         raise ProtocolError("a tool has no usable name")
     schema: dict[str, Any] = _cleaned(listed.input_schema)
     if schema.get("type", "object") != "object":
-        raise ProtocolError(f"the schema of {_visible(listed.name)!r} describes no object")
+        raise ProtocolError(f"the schema of {_visible(listed.name)!r} is not of type object")
     schema = {"type": "object", **schema}
     if len(encode(schema)) > MAX_SCHEMA_BYTES:
         raise ProtocolError(f"the schema of {_visible(listed.name)!r} is larger than {MAX_SCHEMA_BYTES} bytes")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from shutil import which
 from typing import Any
 
 import msgspec
@@ -14,11 +15,12 @@ import msgspec
 from zot.config.address import split_url
 from zot.config.config import MCP_FILE, Config, keyless_environment, zot_home
 from zot.config.flags import MCP_NAME_RULE, McpServer, is_mcp_name
-from zot.config.trust import TrustStore, file_fingerprint
+from zot.config.trust import TrustStore, file_fingerprint, fingerprint
 from zot.encoding import UNREADABLE, decoder, explain
 from zot.errors import ConfigError, ConnectionImpossible, UserError
 from zot.files import read_chunks
 from zot.text import printable
+from zot.tools.mounts import is_in
 from zot.tools.sandbox import ENVIRONMENT, PROXIES
 
 #: The most servers in a project's file, and its largest size.
@@ -43,6 +45,8 @@ class McpSource(msgspec.Struct, frozen=True):
     enabled: bool = True
     origin: str = ""
     problem: str = ""
+    #: The state of the files that trust in the project's file covers (`named_files`); None if nothing was checked.
+    files: Mapping[str, str] | None = None
     #: The address of a server over HTTP; then there is no program.
     url: str = ""
     headers: Mapping[str, str] = {}
@@ -70,6 +74,34 @@ class McpSource(msgspec.Struct, frozen=True):
         else:
             place = [self.name, self.argv, {name: self.env[name] for name in sorted(self.own_env)}, self.cwd]
         return hashlib.sha256(msgspec.json.encode(place)).hexdigest()[:32]
+
+
+def named_files(source: McpSource, project: str) -> dict[str, str]:
+    """Return the files in ``project`` that a server's command line may name, each with its state: a hash, or "".
+
+    They run with the trust in the project's file. Missing ones count as well: they could appear later.
+    """
+    top = os.path.realpath(project)
+    words = {*source.argv, *(word.partition("=")[2] for word in source.argv)}
+    places = {os.path.normpath(os.path.join(source.cwd, word)) for word in words}
+    if program := which(source.argv[0] if source.argv else "", path=source.env.get("PATH")):
+        places.add(os.path.join(source.cwd, program))
+    inside = (
+        place for place in sorted(places) if is_in(os.path.realpath(place), [top]) or is_in(place, [top, project])
+    )
+    return {place: _state(place, top) for place in inside}
+
+
+def _state(place: str, top: str) -> str:
+    real = os.path.realpath(place)
+    if not is_in(real, [top]):
+        return f"link to {real}"
+    if not os.path.isfile(real):
+        return ""
+    try:
+        return fingerprint(real)
+    except UserError as problem:  # Unreadable or too large: then it stays so.
+        return str(problem)
 
 
 class ListedServer(msgspec.Struct, frozen=True):
@@ -163,39 +195,57 @@ def project_file(cwd: str) -> str:
     return os.path.join(cwd, MCP_FILE)
 
 
-def _project_servers(config: Config, cwd: str) -> list[McpSource]:
+class ProjectServers(msgspec.Struct, frozen=True):
+    """The servers of a project's file, and the fingerprint of all that trust in it covers; "" if it has no servers."""
+
+    sources: Sequence[McpSource]
+    fingerprint: str = ""
+
+
+def read_project(config: Config, cwd: str) -> ProjectServers:
+    """Return the servers of the project's file as if it were trusted, from one reading."""
     path = project_file(cwd)
     try:
         data = b"".join(read_chunks(path, max_bytes=MAX_FILE_BYTES))
     except FileNotFoundError:
-        return []
+        return ProjectServers(())
     except OSError as problem:
-        return [McpSource(MCP_FILE, origin=path, problem=problem.strerror or str(problem))]
-    # The bytes that were trusted are those that are read.
-    home = zot_home(config.environment)
-    trusted = config.trust_project or (home is not None and TrustStore(home).recorded(path) == file_fingerprint(data))
+        return ProjectServers([McpSource(MCP_FILE, origin=path, problem=problem.strerror or str(problem))])
     try:
         entries = decoder(_ProjectFile).decode(data).servers
     except UNREADABLE as problem:
-        return [McpSource(MCP_FILE, origin=path, problem=f"it is damaged: {explain(problem)}")]
+        return ProjectServers([McpSource(MCP_FILE, origin=path, problem=f"it is damaged: {explain(problem)}")])
     if len(entries) > MAX_SERVERS:
-        return [McpSource(MCP_FILE, origin=path, problem=f"it has more than {MAX_SERVERS} servers")]
+        return ProjectServers([McpSource(MCP_FILE, origin=path, problem=f"it has more than {MAX_SERVERS} servers")])
     env = keyless_environment(config.environment)  # A project gets none of zot's keys.
-    return [_entry(name, raw, env, cwd, path, trusted=trusted) for name, raw in entries.items()]
+    sources = [_entry(name, raw, env, cwd, path) for name, raw in entries.items()]
+    sources = [msgspec.structs.replace(one, files=named_files(one, cwd)) if one.argv else one for one in sources]
+    covered = {place: state for one in sources for place, state in (one.files or {}).items() if state}
+    bound = msgspec.json.encode(sorted((os.path.relpath(place, cwd), state) for place, state in covered.items()))
+    return ProjectServers(sources, file_fingerprint(data + bound if covered else data))
 
 
-def _entry(name: str, raw: msgspec.Raw, env: Mapping[str, str], cwd: str, path: str, *, trusted: bool) -> McpSource:
+def _project_servers(config: Config, cwd: str) -> Sequence[McpSource]:
+    project, path = read_project(config, cwd), project_file(cwd)
+    if config.trust_project:
+        return [msgspec.structs.replace(one, files=None) for one in project.sources]
+    home = zot_home(config.environment)
+    recorded = "" if home is None or not project.fingerprint else TrustStore(home).recorded(path)
+    if recorded and recorded == project.fingerprint:
+        return project.sources
+    changed = f"{path} or a file that it names has changed since it was trusted"
+    why = f"{changed if recorded else f'{path} is not trusted'}; look at it, then: zot mcp trust"
+    return [msgspec.structs.replace(one, problem=why) if one.argv or one.url else one for one in project.sources]
+
+
+def _entry(name: str, raw: msgspec.Raw, env: Mapping[str, str], cwd: str, path: str) -> McpSource:
     try:
         entry: ListedServer = decoder(ListedServer).decode(raw)
     except UNREADABLE as problem:
         return McpSource(printable(name), origin=path, problem=f"its entry is invalid: {explain(problem)}")
     if not is_mcp_name(name):
         return McpSource(printable(name), origin=path, problem=f"it has no usable name: {MCP_NAME_RULE}")
-    server = entry.settings()
-    source = _source(name, server, env, cwd, path)
-    if not trusted:
-        return msgspec.structs.replace(source, problem=f"{path} is not trusted; look at it, then: zot mcp trust")
-    return source
+    return _source(name, entry.settings(), env, cwd, path)
 
 
 def _source(name: str, server: McpServer, env: Mapping[str, str], cwd: str, origin: str) -> McpSource:

@@ -218,7 +218,7 @@ class AnthropicDecoder(Decoder):
     def _take_delta(self, frame: _BlockDelta, events: list[StreamEvent]) -> None:
         part = self._open.get(frame.index)
         if part is None:
-            raise StreamBroken("a delta for a block that never began")
+            raise StreamBroken("a delta for a block that was never started")
         delta = frame.delta
         if type(delta) is _Text:
             part.pieces.append(delta.text)

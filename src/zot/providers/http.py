@@ -19,7 +19,15 @@ import httptools
 import msgspec
 
 from zot.config.address import Origin, Target, split_host, split_url
-from zot.errors import BadRequest, ConnectionFailed, ConnectionImpossible, ProviderError, Stalled, StreamBroken
+from zot.errors import (
+    BadRequest,
+    ConnectionFailed,
+    ConnectionImpossible,
+    ProviderError,
+    Stalled,
+    StreamBroken,
+    plain_reason,
+)
 from zot.providers.base import Deadlines, HttpRequest
 from zot.version import __version__
 
@@ -727,7 +735,7 @@ def _parse_proxy(url: str) -> Proxy:
     if not separator:
         scheme, rest = "http", url
     if scheme.lower() != "http":
-        raise ConnectionImpossible(f"proxies of the kind {scheme}:// are not supported: use an http:// proxy")
+        raise ConnectionImpossible(f"{scheme}:// proxies are not supported: use an http:// proxy")
     userinfo, _, after = rest.rpartition("@")
     host, port = split_host(after.partition("/")[0], 80)
     return Proxy(host, port, _basic(userinfo) if userinfo else "")
@@ -829,7 +837,9 @@ def _trust_named(context: ssl.SSLContext, cafile: str | None, capath: str | None
     try:
         context.load_verify_locations(cafile=cafile, capath=capath)
     except OSError as exc:
-        raise ConnectionImpossible(f"SSL_CERT_FILE cannot be loaded ({exc}): it must be a readable PEM file") from exc
+        raise ConnectionImpossible(
+            f"SSL_CERT_FILE cannot be loaded ({plain_reason(exc)}): it must be a readable PEM file"
+        ) from exc
 
 
 def _is_hashed(directory: str) -> bool:

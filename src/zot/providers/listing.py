@@ -140,11 +140,11 @@ def _advice(error: ProviderError, provider: str) -> str:
         case NotFound():
             return "this server does not list its models, or has another address: see --base-url"
         case ConnectionFailed():
-            return "is the server running, and is --base-url right?"
+            return "check that the server is running and that --base-url is right"
         case Stalled():
             return "try again"
         case StreamBroken():
-            return "is --base-url right?"
+            return "check --base-url"
         case _:
             return advice(error, provider)
 
@@ -270,7 +270,7 @@ def _judged(status: int, body: bytes, key: str) -> Probed:
         return Probed("accepted", "it accepts the key" if key else "it answers")
     # Some services call a wrong key a bad request. Missing credit does not make a key wrong.
     if status in (401, 403) or type(response_error(status, {}, body, now=0.0)) is AuthFailed:
-        return Probed("refused", f"it {'refuses the' if key else 'wants a'} key (http {status})")
+        return Probed("refused", f"it {'refuses the' if key else 'requires a'} key (http {status})")
     if status >= 500:
         return Probed("unreachable", f"it failed (http {status})")
     return Probed("unclear", f"it answers http {status}")

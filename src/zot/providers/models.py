@@ -10,7 +10,7 @@ import msgspec
 
 from zot.config.vendors import VENDORS
 from zot.encoding import thread_safe_type
-from zot.errors import UserError
+from zot.errors import ConfigError, UserError
 from zot.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -104,7 +104,8 @@ class Catalogue(msgspec.Struct, frozen=True):
             return unknown_model(model_id, self.provider)
         known = ", ".join(model.id for model in self.models) or "none"
         if not model_id:
-            raise UserError(f"{self.provider} has no default model; name one with --model")
+            listing = f"zot models --live --provider {self.provider}"
+            raise ConfigError(f"{self.provider} has no default model; name one. To list them: {listing}")
         near = did_you_mean(model_id, [model.id for model in self.models])
         raise UserError(f"unknown model {model_id!r} (provider {self.provider!r}); known: {known}{near}")
 
@@ -122,12 +123,12 @@ def unknown_model(model_id: str, provider: str) -> Model:
 def catalogue(provider: str, *, unlisted: bool = False) -> Catalogue:
     """Return the models of ``provider``; with ``unlisted``, any other id is accepted too.
 
-    Raise UserError, with the known ones, if there is no such provider.
+    Raise ConfigError, with the known ones, if there is no such provider.
     """
     vendor = VENDORS.get(provider)
     if vendor is None:
         known = ", ".join(sorted(VENDORS))
-        raise UserError(f"unknown provider {provider!r}; known: {known}{did_you_mean(provider, VENDORS)}")
+        raise ConfigError(f"unknown provider {provider!r}; known: {known}{did_you_mean(provider, VENDORS)}")
     return Catalogue(provider, _listed(provider), vendor.open or unlisted)
 
 

@@ -333,7 +333,7 @@ def _created(path: str) -> int:
             header_of(path)
         fd = os.open(path, _CREATE, 0o600)
     except ConfigError:
-        raise ConfigError(f"--record {path}: there is a file that is not a recording; it is not overwritten") from None
+        raise ConfigError(f"--record {path}: the file is not a recording, so it is not overwritten") from None
     except OSError as problem:
         reason = _NO_FILE if problem.errno == errno.ENXIO else problem.strerror
         raise ConfigError(f"--record {path}: {reason}") from None

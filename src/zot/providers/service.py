@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -85,9 +86,8 @@ def _is_passing(error: ProviderError) -> bool:
 
 
 def _random() -> float:
-    from random import random  # Imported lazily: needed only for retries.
-
-    return random()
+    """Return a random number from 0 to 1, without the module `random`, which loads OpenSSL."""
+    return int.from_bytes(os.urandom(4), "big") / 2**32
 
 
 def _forever() -> float:

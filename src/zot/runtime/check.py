@@ -65,9 +65,9 @@ def working_directory(path: str | None) -> str:
     try:
         directory = os.path.abspath(path or os.getcwd())
     except FileNotFoundError:
-        raise ConfigError("the current directory no longer exists; use --cwd DIR") from None
+        raise ConfigError("the current directory no longer exists; choose another cwd (--cwd DIR)") from None
     if not os.path.isdir(directory):
-        raise ConfigError(f"{directory} is not a directory; choose one with --cwd DIR")
+        raise ConfigError(f"{directory} is not a directory; choose another cwd (--cwd DIR)")
     return directory
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import enum
 import math
-import sqlite3
 import time
 from collections.abc import Sequence
 
@@ -16,14 +15,14 @@ from zot.encoding import thread_safe_type
 from zot.events import AgentEvent, Done, Error
 from zot.files import sha256
 from zot.journal import answers
-from zot.journal.answers import Clock, StoredReply, StoredRequest
-from zot.journal.lease import Ticket
-from zot.journal.queries import key_of, rows_of
-from zot.journal.record import Record
+from zot.journal.connection import Connection
+from zot.journal.lease import Place
+from zot.journal.queries import key_of
+from zot.journal.session_store import SessionStore
 from zot.messages import Message, text_of
 from zot.run_summary import RunSummary
 from zot.session.queue import RepeatedPrompt
-from zot.store import Change
+from zot.store import Answers, Change, StoredReply, StoredRequest
 from zot.text import printable_line
 
 #: How long an undelivered or unfinished answer is replayed, if not for longer.
@@ -109,10 +108,9 @@ class IdempotentRun(RepeatedPrompt):
 
     def __init__(
         self,
-        record: Record,
+        record: SessionStore,
         demand: IdempotentRequest,
         *,
-        clock: Clock | None = None,
         polite_s: float = _POLITE_S,
         again_s: float = _AGAIN_S,
     ) -> None:
@@ -125,10 +123,10 @@ class IdempotentRun(RepeatedPrompt):
         self._prompt = demand.prompt
         self._ttl_s = demand.ttl_s
         self._came = demand.came
-        self._clock = Clock() if clock is None else clock
+        self._clock = record.journal.clock
         self._polite_s = polite_s
         self._again_s = again_s
-        self._ticket: Ticket | None = None
+        self._ticket: Place | None = None
 
     async def kept(self) -> StoredAnswer | None:
         """Return the stored answer if it may be replayed."""
@@ -153,7 +151,7 @@ class IdempotentRun(RepeatedPrompt):
             if polls % _POLLS_PER_LOOKUP == 0 and (kept := await self.kept()) is not None:
                 return kept
             # In this order: an earlier waiter that has left the line holds the lease by now, or is done.
-            is_first, is_free, now = self._ticket.is_first, self._record.is_free, time.monotonic()
+            is_first, is_free, now = self._ticket.is_first, await self._record.is_free(), time.monotonic()
             if not (is_first and is_free):
                 comes_until = -math.inf
             if is_free and (is_first or now - free_since > self._polite_s) and now >= comes_until:
@@ -189,27 +187,25 @@ class IdempotentRun(RepeatedPrompt):
     async def delivered(self) -> None:
         """Record that the answer was sent, after everything written before. Raise StoreFailed."""
 
-        def note(connection: sqlite3.Connection) -> None:
+        def note(connection: Connection) -> None:
             if self._asked is not None:
                 answers.deliver(connection, self._asked, now=self._clock.now(connection))
 
         await self._journal.writing(note)
 
-    def stored_answer(self, connection: sqlite3.Connection, newest_run: int) -> bytes | None:
+    def stored_answer(self, answers: Answers, newest_run: int) -> bytes | None:
         """Return the answer if there is one; otherwise note that the request runs, and where its prompt is."""
         self.leave()  # The next waiter may be polling for our place.
         asked = self._asked
-        if asked is not None:
-            self._clock.anchor(connection)
-        now = self._clock.now(connection)
-        kept = None if asked is None else answers.find(connection, asked)
+        kept = None if asked is None else answers.find(asked)
+        now = answers.now()
         self.position = self._find_prompt(kept, newest_run, now)
-        if (answer := self._replay(kept, now) or self._finished(connection, kept)) is not None:
+        if (answer := self._replay(kept, now) or self._finished(answers, kept)) is not None:
             return msgspec.json.encode(answer)
         if asked is not None:
             first = newest_run + 1 if kept is None or self.position is PromptPosition.NOWHERE else kept.first_run
-            answers.begin(connection, asked, first_run=first, latest_run=newest_run + 1, now=now)
-            answers.forget(connection, before=now - max(_DAY_S, 2 * self._ttl_s))
+            forget_s = max(_DAY_S, 2 * self._ttl_s)
+            answers.begin(asked, first_run=first, latest_run=newest_run + 1, forget_s=forget_s)
         return None
 
     def _is_in(self, messages: Sequence[Message]) -> bool:
@@ -236,12 +232,11 @@ class IdempotentRun(RepeatedPrompt):
             return PromptPosition.NOWHERE
         return PromptPosition.LAST if newest <= kept.latest_run else PromptPosition.EARLIER
 
-    def _finished(self, connection: sqlite3.Connection, kept: StoredReply | None) -> StoredAnswer | None:
+    def _finished(self, answers: Answers, kept: StoredReply | None) -> StoredAnswer | None:
         """Return the answer of a run that ended, but whose process died before it stored the answer."""
         if kept is None or self.position is PromptPosition.NOWHERE:
             return None
-        rows = [row for _, row in rows_of(connection, self._record.number, kept.latest_run)]
-        events: Sequence[AgentEvent] = [row for row in rows if not isinstance(row, Change)]
+        events: Sequence[AgentEvent] = [row for row in answers.rows_of(kept.latest_run) if not isinstance(row, Change)]
         if not any(isinstance(event, Done) for event in events) or any(isinstance(event, Error) for event in events):
             return None
         outcome = RunSummary()

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import msgspec
 
 from zot.config.credentials import checked
-from zot.errors import AuthFailed, ConfigError
+from zot.errors import AuthFailed, ConfigError, plain_reason
 from zot.tools.process import GroupChild
 
 DEADLINE_S = 30.0
@@ -91,7 +91,7 @@ class KeyCommand:
         try:
             ended = await _output(self._command, self._env, self._deadline_s)
         except (OSError, ValueError) as problem:
-            raise self._failed(f"could not be started: {problem}") from None
+            raise self._failed(f"could not be started: {plain_reason(problem)}") from None
         key = ended.said.split("\n", 1)[0].strip()
         if ended.status is None:
             raise self._failed(f"did not end within {self._deadline_s:g} s{ended.complaint}")

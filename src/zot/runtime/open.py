@@ -32,7 +32,7 @@ from zot.config.config import (
     zot_home,
 )
 from zot.config.policy import Policy, Private
-from zot.errors import DirectoryGone
+from zot.errors import AgentError, DirectoryGone
 from zot.runtime.check import check, clock_of, expected_of, working_directory
 from zot.runtime.provider_assembly import masked, provider_of
 from zot.runtime.providers import models_of
@@ -127,20 +127,24 @@ async def open_session(request: OpenRequest, resources: SharedResources) -> Sess
     config = request.config
     if config.session is None:
         return open_unrecorded(request, resources)
-    from zot.journal.journal import Journal  # Imported lazily: most sessions of programs are not recorded.
+    from zot.journal.opening import open_journal  # Imported lazily: most sessions of programs are not recorded.
 
     with _preloading(config.provider):
-        journal = await Journal.open(journal_path(config))
+        journal = await open_journal(journal_path(config))
         try:
             cwd = working_directory(config.cwd)
             record, stored = await journal.resume(config.session, cwd=cwd, create=request.creates)
 
             changes = resources.same_prompts(stored.changes)
-            settings = settle(request, changes)
-            if resources.serves_many:
-                parts = await asyncio.to_thread(assemble, settings, resources)
-            else:
-                parts = assemble(settings, resources)
+            try:
+                settings = settle(request, changes)
+                if resources.serves_many:
+                    parts = await asyncio.to_thread(assemble, settings, resources)
+                else:
+                    parts = assemble(settings, resources)
+            except AgentError:
+                await journal.discard(record)  # Invalid settings leave no empty session.
+                raise
             # From here on the session closes the journal at its end.
             session = parts.session(record, TranscriptPast(changes, stored.rows, record.totals, journal.close))
             await session.worker.recover(WaitingRuns.RESUME if request.keeps_approvals else WaitingRuns.LEAVE)

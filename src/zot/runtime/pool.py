@@ -20,7 +20,7 @@ from zot.session.history import Subscriber
 from zot.session.recovery import WaitingRuns
 
 if TYPE_CHECKING:
-    from zot.journal.journal import Journal
+    from zot.journal.sessions import SessionJournal
     from zot.session.session import Session
 
 log = logging.getLogger("zot")
@@ -43,7 +43,7 @@ _RECLAIM_COUNT = 256
 _RECLAIM_S = 5.0
 
 
-class NewSession(msgspec.Struct, frozen=True):
+class NewSessionSettings(msgspec.Struct, frozen=True):
     """Settings of a new session: its agent, its directory, and whether its policy denies by default."""
 
     agent: str = "default"
@@ -73,7 +73,7 @@ class Channel(Subscriber):
 
 
 #: Opens a session, creating a missing one as wanted. Raises NoSuchSession if it is missing and nothing is wanted.
-Opening: TypeAlias = Callable[[str, NewSession | None], Awaitable["Session"]]
+Opening: TypeAlias = Callable[[str, NewSessionSettings | None], Awaitable["Session"]]
 
 
 class LoadedSession:
@@ -109,7 +109,7 @@ class SessionPool:
         self,
         opening: Opening,
         channel: Callable[[str], Channel],
-        journal: Journal,
+        journal: SessionJournal,
         *,
         limit: int = 0,
         resting: int = RESTING,
@@ -247,7 +247,7 @@ class SessionPool:
 
     @asynccontextmanager
     async def use(
-        self, session_id: str, wanted: NewSession | None = None, *, looks: bool = False
+        self, session_id: str, wanted: NewSessionSettings | None = None, *, looks: bool = False
     ) -> AsyncIterator[Session]:
         """Yield a session and keep it loaded meanwhile. Raise NoSuchSession, TooManySessions, ConfigError, StoreFailed.
 
@@ -360,7 +360,7 @@ class SessionPool:
         if self._closing:
             await asyncio.wait([one.task for one in self._closing.values()])
 
-    async def _get(self, session_id: str, wanted: NewSession | None, looks: bool) -> LoadedSession:
+    async def _get(self, session_id: str, wanted: NewSessionSettings | None, looks: bool) -> LoadedSession:
         while True:
             if self._closed:
                 raise Stopping(STOPPING)
@@ -390,7 +390,7 @@ class SessionPool:
             return not live.session.worker.busy and not live.users
         return live.edition != self._edition and live.can_go(before=0.0)
 
-    async def _load(self, session_id: str, wanted: NewSession | None, looks: bool) -> LoadedSession:
+    async def _load(self, session_id: str, wanted: NewSessionSettings | None, looks: bool) -> LoadedSession:
         if len(self._live) >= self._resting or self._is_full:
             self._evict(more=1)
         if self._is_full and not looks:

@@ -305,7 +305,12 @@ class Inbox(Subscriber, JobObserver):
         self.can_answer = can_answer
         self.job: _RunJob | None = None
         self._session = session
-        self._loop = asyncio.get_running_loop()
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise UserError(
+                "no event loop is running: use zot.Runtime in an async function, or zot.BlockingRuntime"
+            ) from None
         self._unread: deque[AgentEvent] = deque()
         self._arrived: asyncio.Future[None] | None = None
         self._taken: asyncio.Future[None] | None = None

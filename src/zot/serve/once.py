@@ -17,7 +17,7 @@ from zot.serve.streams import StreamWriter, read_chunks
 from zot.session.history import Batch, WritingSubscriber
 from zot.session.queue import JobObserver
 from zot.session.session import Session
-from zot.text import printable, printable_line, shell_word
+from zot.text import did_you_mean, printable, printable_line, shell_word
 from zot.wire import rpc
 from zot.wire.rpc import EventEncoder
 from zot.wire.rpc_greeting import fail, succeed
@@ -138,10 +138,11 @@ class OneRun(WritingSubscriber, JobObserver):
                 self._session.extensions.panels.close(answer.panel_id)
                 raise UserError(f"/{name} opens a panel, which cannot be shown without a terminal")
         except NoSuchCommand as problem:
-            if not problem.absent:  # No extension could provide it: treat it as a prompt.
+            near = did_you_mean(name, [f"/{one.name}" for one in await self._session.commands()])
+            if not problem.absent and not near:  # No extension could provide it: treat it as a prompt.
                 return None
-            advice = "a space before the slash makes it a prompt"
-            failure = UserError(f"/{name} cannot be run: {problem.absent}; {advice}")
+            what = f"/{name} cannot be run: {problem.absent}." if problem.absent else f"unknown command /{name}{near}"
+            failure = UserError(f"{what} To send it as a prompt, put a space before the slash")
             self._face.deny(name, args, str(failure))
             raise failure from None
         except AgentError as problem:
@@ -184,7 +185,8 @@ def blocked_lines(calls: Sequence[BlockedCall]) -> str:
             remedy = "Install bubblewrap, or run without --lock"
         else:
             why = "the policy asks for approval, and zot -p cannot ask"
-            remedy = f"Allow it with: --policy {shell_word(f'{tool}=allow')}"
+            rule = shell_word(f"{tool}=allow")
+            remedy = f"Allow it with: --policy {rule}, before any other --policy"
         lines.append(f"zot: {tool} was not run: {why}. {remedy}\n")
     return "".join(lines)
 

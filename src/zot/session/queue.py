@@ -18,12 +18,10 @@ from zot.messages import Counters, ImageBlock, Message
 from zot.run_summary import BlockedCall
 from zot.session.recovery import WaitingRuns
 from zot.session.transcripts import RewindTarget
-from zot.store import MessagesReplaced, Row
+from zot.store import Answers, MessagesReplaced, Row
 from zot.text import has_surrogate
 
 if TYPE_CHECKING:
-    import sqlite3  # Only the journal needs it.
-
     from zot.session.rewind import Rewound  # Imported lazily by the worker: few sessions need it.
 
 log = logging.getLogger("zot")
@@ -71,12 +69,12 @@ class RepeatedPrompt:
         del messages
         return None
 
-    def stored_answer(self, connection: sqlite3.Connection, newest_run: int) -> bytes | None:
+    def stored_answer(self, answers: Answers, newest_run: int) -> bytes | None:
         """Return the answer if the prompt has been answered: it then does not run.
 
-        Called in the journal's writer thread while the lease is held; writes join that transaction.
+        Called in another thread while the lease is acquired; writes join that transaction.
         """
-        del connection, newest_run
+        del answers, newest_run
         return None
 
 

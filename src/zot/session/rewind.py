@@ -230,7 +230,7 @@ async def _undo(store: Store, files: Restorer, done: Sequence[Step]) -> list[tup
 
 def _refused(problems: dict[str, str], rest: str) -> RewindRefused:
     reasons = "; ".join(f"{path}: {why}" for path, why in problems.items())
-    return RewindRefused(f"files cannot be put back, {rest}: {reasons}", files=tuple(problems))
+    return RewindRefused(f"files cannot be restored, {rest}: {reasons}", files=tuple(problems))
 
 
 class FilePair(msgspec.Struct, frozen=True):

@@ -139,9 +139,11 @@ def fork_point(changes: Sequence[tuple[int, Change]], count: int, *, purpose: st
         if list(then.messages) == wanted:
             point = seq
     if _is_open(wanted):
-        raise UserError(f"after {count} messages a call waits for its result: there is no point to {purpose}")
-    if len(wanted) < count or (count and not point):
-        raise UserError(f"the conversation has no point after {count} messages to {purpose}")
+        raise UserError(f"cannot {purpose} message {count}: a tool call waits for its result there")
+    if len(wanted) < count:
+        raise UserError(f"cannot {purpose} message {count}: the conversation has {len(now)}")
+    if count and not point:
+        raise UserError(f"cannot {purpose} message {count}: the conversation was changed there")
     return point
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from zot.errors import ToolFailed
+from zot.errors import ToolFailed, plain_reason
 from zot.messages import TextBlock
 from zot.tools.base import Output, ToolContext, decode_args, to_utf8
 from zot.tools.command_output import OutputCollector, Spills
@@ -122,7 +122,7 @@ class Bash:
             command = command._replace(env={**command.env, **_git_setting(command.env)})
             return await self._processes.spawn(command)
         except (OSError, ValueError) as exc:
-            raise ToolFailed(f"cannot start the command: {exc}") from exc
+            raise ToolFailed(f"cannot start the command: {plain_reason(exc)}") from exc
 
 
 def _git_setting(env: Mapping[str, str]) -> dict[str, str]:

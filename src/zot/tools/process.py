@@ -146,6 +146,14 @@ class Child(abc.ABC):
             raise ChildProcessError(KILLED)
         return status
 
+    def how_it_ended(self) -> str:
+        """Return how the command ended, such as "exited with 1"."""
+        try:
+            status = self.status()
+        except (ChildProcessError, asyncio.InvalidStateError):
+            return "was killed"
+        return f"was killed by signal {-status}" if status < 0 else f"exited with {status}"
+
     @property
     def is_lost(self) -> bool:
         """True if the command's keeper was killed: its processes are ended, and its exit status is unknown."""
@@ -438,3 +446,60 @@ def _has_mark(pid: int, mark: int) -> bool:
             return b"%d" % mark in file.read().split()
     except OSError:  # it has just ended, or is hidden
         return False
+
+
+class OutboxOwner(Protocol):
+    """The connection that an `Outbox` reports to, once. The outbox is closed by then."""
+
+    def cannot_send(self, reason: str) -> None:
+        """Note that the program has not read too many bytes that were sent to it."""
+
+    def input_closed(self) -> None:
+        """Note that the program has closed its input, or has exited."""
+
+
+class Outbox:
+    """Ordered, non-blocking writer to a program's standard input ``fd``, which it owns."""
+
+    def __init__(self, fd: int, owner: OutboxOwner, *, max_bytes: int) -> None:
+        os.set_blocking(fd, False)
+        self._fd: int | None = fd
+        self._owner = owner
+        self._max_bytes = max_bytes
+        self._waiting = bytearray()
+
+    def write(self, data: bytes) -> None:
+        """Send ``data`` after what was written before. Does nothing once closed."""
+        if self._fd is None or not data:
+            return
+        was_empty = not self._waiting
+        self._waiting += data
+        if (size := len(self._waiting)) > self._max_bytes:
+            self.close()
+            self._owner.cannot_send(f"has not read {size} bytes that were sent to it")
+        elif was_empty:
+            self._flush()
+            if self._waiting and self._fd is not None:
+                asyncio.get_running_loop().add_writer(self._fd, self._flush)
+
+    def close(self) -> None:
+        """Close the pipe and drop unsent bytes. Idempotent."""
+        if self._fd is not None:
+            asyncio.get_running_loop().remove_writer(self._fd)
+            os.close(self._fd)
+            self._fd = None
+            self._waiting.clear()
+
+    def _flush(self) -> None:
+        if self._fd is None:
+            return
+        try:
+            while self._waiting:
+                del self._waiting[: os.write(self._fd, self._waiting[:_CHUNK_BYTES])]
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close()
+            self._owner.input_closed()
+            return
+        asyncio.get_running_loop().remove_writer(self._fd)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from zot.errors import ConfigError
+from zot.errors import ExtraMissing
 from zot.messages import Counters, PastMessage, ShownCall, ShownImage, ShownMessage, ShownResult, TextBlock
 from zot.text import escaped
 from zot.ui.readable import counted, diff_lines, format_size, format_time, one_line, stop_note, summary
@@ -105,9 +105,7 @@ def _parser() -> MarkdownIt:
     try:  # Imported lazily: an extra, and slow to load.
         from markdown_it import MarkdownIt
     except ImportError:
-        raise ConfigError(
-            "an HTML page needs the package markdown-it-py; in a clone of zot, run: pip install '.[html]'"
-        ) from None
+        raise ExtraMissing("an HTML page needs the package markdown-it-py", "html") from None
     parser = MarkdownIt("commonmark", {"html": False, "maxNesting": _MAX_NESTING})
     parser.enable(["table", "strikethrough"]).disable(["html_block", "html_inline"])
     parser.validateLink = lambda url: url.lower().startswith(_SCHEMES)  # type: ignore[method-assign]  # Its documented hook.

@@ -22,8 +22,8 @@ from zot.extensions import discovery
 from zot.extensions.manifest import changeable, load, trust_summary
 from zot.files import write_new
 from zot.journal import portable
-from zot.journal.journal import Journal
-from zot.journal.schema import is_there
+from zot.journal.opening import is_there, open_journal
+from zot.journal.sessions import SessionJournal
 from zot.messages import ImageBlock, Message, PastMessage, ResultBlock, text_of
 from zot.panels import CommandAnswer, CommandInfo
 from zot.providers.http import HttpTransport
@@ -189,7 +189,7 @@ class LocalConversation:
             if (known.tool, known.subject) == (one.tool, one.subject):
                 await self._session.forget(known)
                 return
-        raise UserError("no such permission is remembered")
+        raise UserError("no such permission is stored")
 
     async def commands(self) -> Sequence[CommandInfo]:
         return await self._session.commands()
@@ -518,8 +518,8 @@ class LocalHome:
         finally:
             await journal.close()
 
-    async def _journal(self) -> Journal:
-        return await Journal.open(journal_path(self._config))
+    async def _journal(self) -> SessionJournal:
+        return await open_journal(journal_path(self._config))
 
     async def _named(self, name: str) -> str:
         """Return the id ``name``, or the only one that starts with it. Raise NoSuchSession, UserError."""

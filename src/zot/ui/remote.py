@@ -347,15 +347,15 @@ class ClientHome:
         ]
 
     async def export(self, session: str, path: str) -> None:
-        own = await self._own("has its own files; where it runs, `zot sessions --config-dir DIR export` does it")
+        own = await self._own("has its own files; on its machine, run: zot sessions --config-dir DIR export")
         await own.export(session, path)
 
     async def import_(self, path: str) -> str:
-        own = await self._own("has its own files; where it runs, `zot sessions --config-dir DIR import` does it")
+        own = await self._own("has its own files; on its machine, run: zot sessions --config-dir DIR import")
         return await own.import_(path)
 
     async def skills(self) -> Sequence[SkillInfo]:
-        return await (await self._own("has its own home; where it runs, `zot skills` lists them")).skills()
+        return await (await self._own("has its own home; on its machine, run: zot skills list")).skills()
 
     async def untrusted(self) -> Sequence[Untrusted]:
         return ()
@@ -364,14 +364,14 @@ class ClientHome:
         raise UserError("a session of the daemon cannot ask for trust; use `zot ext trust` or `zot skills trust`")
 
     async def providers(self) -> Sequence[str]:
-        own = await self._own("has its own keys; where it runs, `zot login` and `zot logout` do it")
+        own = await self._own("has its own keys; on its machine, run: zot login, zot logout")
         return await own.providers()
 
     async def login(self, provider: str, key: str) -> str:
-        return await (await self._own("has its own keys; where it runs, `zot login` does it")).login(provider, key)
+        return await (await self._own("has its own keys; on its machine, run: zot login")).login(provider, key)
 
     async def logout(self, provider: str) -> str:
-        return await (await self._own("has its own keys; where it runs, `zot logout` does it")).logout(provider)
+        return await (await self._own("has its own keys; on its machine, run: zot logout")).logout(provider)
 
     async def _own(self, otherwise: str) -> Home:
         """Return the user's local home for the session's directory. Raise UserError if the daemon uses another one."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os.path
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from itertools import groupby
+from typing import Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
@@ -26,6 +27,7 @@ from zot.events import (
     PanelOpened,
     PanelRendered,
     QuestionAnswer,
+    QuestionField,
     QuestionRequest,
     Reconfigured,
     Retry,
@@ -57,6 +59,7 @@ from zot.messages import (
     text_of,
     thought_of,
 )
+from zot.text import visible
 from zot.wire.acp_greeting import ClientCapabilities
 from zot.wire.jsonrpc import INVALID_PARAMS, Request, RpcError
 
@@ -329,6 +332,67 @@ def decision_of(result: msgspec.Raw | None) -> str:
     return chosen.option_id if chosen.outcome == "selected" and chosen.option_id in known else "reject"
 
 
+class QuestionResult(msgspec.Struct, frozen=True):
+    """A client's answer to `elicitation/create`."""
+
+    action: Literal["accept", "decline", "cancel"]
+    content: dict[str, Any] | None = None
+
+
+_question_results: msgspec.json.Decoder[QuestionResult] = msgspec.json.Decoder(QuestionResult)
+
+
+def question_result(result: msgspec.Raw | None) -> QuestionResult:
+    """Return the answer to a question; anything else than one cancels it."""
+    try:
+        return _question_results.decode(result or b"null")
+    except UNREADABLE:
+        return QuestionResult("cancel")
+
+
+def elicitation(session_id: str, asked: QuestionRequest) -> dict[str, Any]:
+    """Return the parameters of `elicitation/create` for a question of a program."""
+    params: dict[str, Any] = {"sessionId": session_id, "message": f"{asked.origin}: {asked.message}"}
+    if asked.call:
+        params["toolCallId"] = asked.call
+    if asked.url:
+        return {**params, "mode": "url", "elicitationId": asked.id, "url": asked.url}
+    schema: dict[str, Any] = {"type": "object", "properties": {one.name: _property(one) for one in asked.fields}}
+    if required := [one.name for one in asked.fields if one.required]:
+        schema["required"] = required
+    return {**params, "mode": "form", "requestedSchema": schema}
+
+
+_FORMATS: Final = ("email", "uri", "date", "date-time")
+
+
+def _property(field: QuestionField) -> dict[str, Any]:
+    """Return the schema of one value that a question asks for."""
+    more: dict[str, Any]
+    choices = [{"const": one.value, "title": one.title or one.value} for one in field.choices]
+    least, most = field.minimum, field.maximum
+    match field.kind:
+        case "string":
+            more = {"type": "string", "minLength": _whole(least), "maxLength": _whole(most)}
+            more["format"] = field.format if field.format in _FORMATS else None
+        case "choice":
+            more = {"type": "string", "oneOf": choices}
+        case "choices":
+            more = {"type": "array", "items": {"anyOf": choices}, "minItems": _whole(least), "maxItems": _whole(most)}
+        case "integer":
+            more = {"type": "integer", "minimum": _whole(least), "maximum": _whole(most)}
+        case "number":
+            more = {"type": "number", "minimum": least, "maximum": most}
+        case "boolean":
+            more = {"type": "boolean"}
+    more |= {"title": field.title or None, "description": field.description or None, "default": field.default}
+    return {key: value for key, value in more.items() if value is not None}
+
+
+def _whole(bound: float | None) -> int | None:
+    return None if bound is None else int(bound)
+
+
 class _TextFile(msgspec.Struct, frozen=True):
     content: str
 
@@ -465,16 +529,16 @@ def _pair(edit: Any) -> tuple[str, str]:
 
 
 def _title(name: str, args: dict[str, Any]) -> str:
-    """Return the title of a card: the whole command, or the tool and its path."""
+    """Return the title of a card: the whole command, or the tool and its path. A person may approve by it alone."""
     match name, args:
         case "bash", {"command": str(command)} if command:
-            return command
+            return visible(command)
         case _, {"path": str(path)} if path:
-            return f"{name} {path}"
+            return visible(f"{name} {path}")
         case "skill", {"name": str(skill)}:
-            return f"skill {skill}"
+            return visible(f"skill {skill}")
         case _:
-            return name
+            return visible(name)
 
 
 def card_update(call_id: str, status: str, content: list[dict[str, Any]] | None = None) -> Update:
@@ -506,24 +570,17 @@ class UpdateMaker:
 
         Consecutive pieces of a message are joined, and the output of a running tool is repeated once at the end.
         """
-        kind, pieces = "", list[str]()
         running: list[str] = []
-        for event in events:
-            piece = _PIECES.get(type(event))
-            if piece != kind and pieces:
-                yield chunk(kind, "".join(pieces))
-                pieces.clear()
-            kind = piece or ""
-            if isinstance(event, TextDelta | ThinkingDelta):
-                pieces.append(event.delta)
+        for kind, group in groupby(events, type):
+            if (piece := _PIECES.get(kind)) is not None:  # Most events.
+                yield chunk(piece, "".join([one.delta for one in cast(Iterator[TextDelta], group)]))
                 continue
-            if isinstance(event, ToolProgress):
-                running.append(event.id)
-            elif isinstance(event, ToolResult) and event.id in running:
-                running = [one for one in running if one != event.id]
-            yield from self._updates(event, window)
-        if pieces:
-            yield chunk(kind, "".join(pieces))
+            for event in group:
+                if isinstance(event, ToolProgress):
+                    running.append(event.id)
+                elif isinstance(event, ToolResult) and event.id in running:
+                    running = [one for one in running if one != event.id]
+                yield from self._updates(event, window)
         yield from self.cards.live(running)
 
     def _updates(self, event: AgentEvent, window: int) -> Sequence[Update]:

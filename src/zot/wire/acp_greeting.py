@@ -65,6 +65,11 @@ class ClientCapabilities(msgspec.Struct, frozen=True):
         """True if the client changes files, too."""
         return self.fs is not None and bool(self.fs.write_text_file)
 
+    def shows_question(self, *, url: bool) -> bool:
+        """True if the client can ask the user for values, or with ``url`` to open an address."""
+        shown = self.elicitation
+        return shown is not None and (shown.url if url else shown.form) is not None
+
     @property
     def shows_compaction(self) -> bool:
         """True if the client shows compactions."""

@@ -200,7 +200,7 @@ def _unreadable(line: bytes, problem: Exception) -> Bad:
     elif isinstance(problem, msgspec.ValidationError):
         code, reason = _no_object(line)
     elif b"\\u" in line and (frame_id := _id_in(line)) is not None:
-        reason = "Parse error: half a character: an escape of a surrogate stands alone"
+        reason = "Parse error: unpaired surrogate escape"
     return Bad(frame_id or NULL, code, reason)
 
 
@@ -225,7 +225,7 @@ def _no_object(line: bytes) -> tuple[int, str]:
         return PARSE_ERROR, "Parse error: the JSON is nested too deeply"
     except UNREADABLE as problem:
         return PARSE_ERROR, f"Parse error: {explain(problem)}"
-    return INVALID_REQUEST, "Invalid request: a message is one object; batches are not taken"
+    return INVALID_REQUEST, "Invalid request: a message is one object; batches are not supported"
 
 
 def _readable_id(raw: msgspec.Raw) -> msgspec.Raw | None:

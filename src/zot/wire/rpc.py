@@ -261,7 +261,7 @@ def _decode_leniently(line: bytes, problem: Exception) -> AnyCommand:
 def _not_text(problem: Exception) -> str:
     if isinstance(problem, UnicodeDecodeError):
         return f"invalid UTF-8 at byte {problem.start}"
-    return "half a character: an escape of a surrogate stands alone"
+    return "unpaired surrogate escape"
 
 
 _NAMES: Final = frozenset(str(kind.__struct_config__.tag) for kind in Command.__subclasses__())

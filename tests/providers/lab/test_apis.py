@@ -12,7 +12,7 @@ from inline_snapshot import snapshot
 from msgspec import Raw
 
 from zot.providers.lab.anthropic import AnthropicApi
-from zot.providers.lab.api import LabApi, LabRequest, OfferedTool, UserText
+from zot.providers.lab.api import LabApi, LabRequest, LabTool, UserText
 from zot.providers.lab.gemini import GeminiApi
 from zot.providers.lab.openai_chat import ChatApi
 from zot.providers.lab.openai_responses import ResponsesApi
@@ -372,7 +372,7 @@ def test_responses_requests_are_understood(items: Any, said: list[tuple[str, int
         {"model": "m", "input": items, "tools": [{"type": "web_search"}, {"type": "function", "name": "run"}]}
     ).encode()
     assert ResponsesApi().read(request) == LabRequest(
-        "m", False, texts(*said), (OfferedTool("run", Raw(b"{}")),), next_call
+        "m", False, texts(*said), (LabTool("run", Raw(b"{}")),), next_call
     )
 
 
@@ -440,7 +440,7 @@ def test_gemini_requests_are_understood(contents: Any, said: list[tuple[str, int
         {"contents": contents, "tools": [{"googleSearch": {}}, {"functionDeclarations": [{"name": "run"}]}]}
     ).encode()
     assert GeminiApi("m", stream=True).read(request) == LabRequest(
-        "m", True, texts(*said), (OfferedTool("run", Raw(b"{}")),), next_call
+        "m", True, texts(*said), (LabTool("run", Raw(b"{}")),), next_call
     )
 
 

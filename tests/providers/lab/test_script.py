@@ -7,7 +7,7 @@ import pytest
 
 from zot.errors import ConfigError
 from zot.providers.lab import directives as d
-from zot.providers.lab.api import OfferedTool
+from zot.providers.lab.api import LabTool
 from zot.providers.lab.script import Script
 
 
@@ -73,7 +73,7 @@ def test_each_directive_reads(line: str, directive: d.Directive) -> None:
         ("wait soon", 'x.lab:1: found "soon" where a duration such as 20ms or 1.5s should be; expected: wait DURATION'),
         ("call read nope", "x.lab:1: found 'nope' where a JSON object should be; expected: "
          'call TOOL {"argument": "value"} [id=ID] [chunks=COUNT]'),
-        ("status 200", "x.lab:1: found status 200, which is no failure; expected: "
+        ("status 200", "x.lab:1: found status 200, which is not a failure; expected: "
          "status 300..599|overloaded [header=value ...] [BODY]"),
         ("cut here", "x.lab:1: found 'here'; expected: cut [utf8|json]"),
         ("stall for ever", "x.lab:1: found 2 arguments; expected: stall [pings [every=DURATION]]"),
@@ -166,9 +166,9 @@ def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path, content: b
 )
 def test_a_scene_matches_by_first_word_or_expression(head: str, prompt: str, found: dict[str, str] | None) -> None:
     scene = Script.parse(f"{head}\nsay x").scenes[0]
-    assert scene.match(prompt, tools=[OfferedTool("x")]) == found
+    assert scene.match(prompt, tools=[LabTool("x")]) == found
 
 
 def test_a_scene_for_requests_without_tools_sees_only_those() -> None:
     scene = Script.parse("scene tools=none\nsay x").scenes[0]
-    assert (scene.match("x", tools=[OfferedTool("x")]), scene.match("x", tools=[])) == (None, {})
+    assert (scene.match("x", tools=[LabTool("x")]), scene.match("x", tools=[])) == (None, {})

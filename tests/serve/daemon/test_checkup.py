@@ -111,7 +111,7 @@ async def test_health_notices_a_disk_with_room_for_a_page_and_not_for_a_turn(
         well = (await caller.get("health"))["components"]["journal"]
         assert (await caller.get("session/prompt", sessionId="s", prompt="!echo after"))["content"] == "after"
     assert (ill["status"], well["status"]) == ("error", "ok")
-    assert "the disk cannot take 1 MiB more" in ill["lastError"]
+    assert "the disk has no room for another 1 MiB" in ill["lastError"]
 
 
 async def test_a_check_that_does_not_answer_is_a_failure() -> None:

@@ -225,7 +225,7 @@ async def test_another_user_is_disconnected_and_that_is_logged(
             if us != 0:  # Nobody but root can become somebody else; so we are.
                 monkeypatch.setattr(os, "geteuid", lambda: us + 1)
             with Child(visit, uid=NOBODY if us == 0 else None) as child:
-                assert await asyncio.to_thread(child.says) == repr(b"")
+                assert await asyncio.to_thread(child.report) == repr(b"")
                 pid, uid = child.pid, NOBODY if us == 0 else us
             monkeypatch.undo()
             await is_well(await daemon.caller())
@@ -284,7 +284,7 @@ async def test_commands_name_the_owner_of_a_daemon_that_hangs_up(monkeypatch: py
                 monkeypatch.setattr("zot.serve.daemon.daemon.admits", lambda _: False)
             await asyncio.to_thread(os.getpid)  # What is loaded by now, another user need not be able to read.
             with Child(tried, uid=NOBODY if us == 0 else None) as child:
-                told = await asyncio.to_thread(child.says)
+                told = await asyncio.to_thread(child.report)
     whose = f"it belongs to {pwd.getpwuid(us).pw_name} (uid {us}) and serves no other user"
     assert told.splitlines() == [
         f"[1, 3] zot: the daemon at {daemon.path} does not answer: {whose}",

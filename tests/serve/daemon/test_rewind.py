@@ -39,7 +39,7 @@ async def test_a_rewind_that_cannot_be_done_changes_nothing(tmp_path: Path) -> N
         await opened(caller, file.parent)
         file.write_text("mine")
         code, told = await caller.error("session/rewind", sessionId="s", messages=4)
-        assert (code, "files cannot be put back, nothing was changed: a.txt" in told) == (-32602, True)
+        assert (code, "files cannot be restored, nothing was changed: a.txt" in told) == (-32602, True)
         assert (file.read_text(), (await caller.get("session/state", sessionId="s"))["messageCount"]) == ("mine", 8)
         assert (await caller.error("session/rewind", sessionId="s"))[0] == -32602
         assert (await caller.error("session/rewind", sessionId="s", at=9999))[0] == -32602

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from daemons import PATIENCE_S, Caller, Frame, Running, request, running
-from zot.runtime.pool import NewSession, SessionPool
+from zot.runtime.pool import NewSessionSettings, SessionPool
 from zot.version import __version__
 from zot.wire.daemon import METHODS, READ_ONLY
 
@@ -346,7 +346,7 @@ async def test_the_name_of_a_new_session_has_a_limit(daemon: Running, caller: Ca
     assert await caller.error("session/new", agentAlias="default", sessionId=long) == limit
     assert (await caller.get("session/new", agentAlias="default", sessionId=fits))["sessionId"] == fits
     assert await caller.error("session/fork", sessionId=fits, newSessionId=long) == limit
-    async with daemon.daemon.sessions.pool.use(long, NewSession()):  # As a host may have called it.
+    async with daemon.daemon.sessions.pool.use(long, NewSessionSettings()):  # As a host may have called it.
         pass
     assert (await caller.get("session/new", agentAlias="default", sessionId=long))["sessionId"] == long
 

@@ -21,7 +21,7 @@ from zot.config.config import Config, Overrides
 from zot.errors import ConnectionLost
 from zot.events import Done, TextDelta
 from zot.runtime.open import OpenRequest, open_session
-from zot.runtime.pool import NewSession
+from zot.runtime.pool import NewSessionSettings
 from zot.runtime.shared import SharedResources
 from zot.serve.web import Limits, listen
 
@@ -117,7 +117,7 @@ async def test_a_session_made_over_a_websocket_stays_read_only_later_too(face: F
 
 
 async def test_a_session_made_on_the_machine_can_only_be_read(face: Face) -> None:
-    async with face.daemon.sessions.pool.use("local one", NewSession()):
+    async with face.daemon.sessions.pool.use("local one", NewSessionSettings()):
         pass
     async with face.connected() as client:
         await client.call("initialize")
@@ -136,7 +136,7 @@ async def test_a_session_made_on_the_machine_is_not_moved_from_elsewhere(face: F
     here, there = face.home.parent / f"here {name}", face.home.parent / f"there {name}"
     for place in (here, there):
         place.mkdir()
-    async with face.daemon.sessions.pool.use(name, NewSession(cwd=str(here))):
+    async with face.daemon.sessions.pool.use(name, NewSessionSettings(cwd=str(here))):
         pass
     here.rmdir()
     if not is_loaded:

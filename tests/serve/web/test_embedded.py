@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zot.runtime.pool import NewSession
+from zot.runtime.pool import NewSessionSettings
 from zot.serve.web import open_daemon
 
 from .face import PATIENCE_S
@@ -33,7 +33,7 @@ async def test_logs_of_extensions_and_spilled_output_are_in_its_data_directory(
     (loud / "run").write_text(LOUD)
     (loud / "run").chmod(0o755)
     async with open_daemon(place, provider="lab", ext=(str(loud),), cwd=str(tmp_path)) as daemon:
-        async with daemon.sessions.pool.use("s", NewSession("default")) as session, asyncio.timeout(PATIENCE_S):
+        async with daemon.sessions.pool.use("s", NewSessionSettings("default")) as session, asyncio.timeout(PATIENCE_S):
             session.prompt("!bash seq 100000")
             await session.worker.finish()
             spilled = {path.parts[0] for path in (one.relative_to(place / "data") for one in place.rglob("bash-*.txt"))}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from zot.runtime.pool import NewSession
+from zot.runtime.pool import NewSessionSettings
 from zot.session.session import Session
 from zot.wire.daemon import METHODS, READ_ONLY
 from zot.wire.jsonrpc import NOT_OWNED
@@ -46,7 +46,7 @@ REFUSED: Mapping[str, Mapping[str, Any]] = {
 @asynccontextmanager
 async def stalled(face: Face) -> AsyncIterator[Session]:
     """Have a session that was made on this machine, in the middle of a turn."""
-    async with face.daemon.sessions.pool.use("s", NewSession()) as session:
+    async with face.daemon.sessions.pool.use("s", NewSessionSettings()) as session:
         await face.daemon.sessions.catalog.journal.rename("s", "mine")
         session.prompt("!stall-mid")
         yield session
@@ -81,7 +81,7 @@ async def test_changes_of_a_session_of_this_machine_are_refused(tmp_path: Path, 
 @pytest.mark.parametrize("method", ["session/close", "session/kill", "session/delete", "session/rename"])
 async def test_they_are_refused_for_an_unloaded_session_too(tmp_path: Path, method: str) -> None:
     async with faced(tmp_path / "home") as face, face.connected() as client:
-        async with face.daemon.sessions.pool.use("s", NewSession()) as session:
+        async with face.daemon.sessions.pool.use("s", NewSessionSettings()) as session:
             session.prompt("!echo keep me")
             await session.worker.finish()
         await face.daemon.sessions.pool.let_go("s")
@@ -109,7 +109,7 @@ async def test_a_client_with_use_of_a_session_may_rename_close_and_delete_it(tmp
     if not is_theirs:
         (home / "config.toml").write_text('[agents.default]\nprovider = "lab"\npolicy = ["bash=deny"]\n')
     async with faced(home) as face, face.connected() as client:
-        async with face.daemon.sessions.pool.use("s", NewSession(guarded=is_theirs)):
+        async with face.daemon.sessions.pool.use("s", NewSessionSettings(guarded=is_theirs)):
             pass
         await client.call("initialize")
         assert (await ask(client, "session/rename", title="named"))["result"]["title"] == "named"

@@ -131,7 +131,7 @@ async def test_a_terminal_that_joins_later_shows_how_answers_ended(home: Path) -
             await late.sees("   half an\n\n │ lab: the connection was cut (try again)\n")
             assert "   half of\n\n │ aborted\n" in late.screen
             await late.says(f"/export {home / 'page.html'}")
-            await late.sees("the conversation is in")
+            await late.sees("exported the conversation to")
     assert (home / "page.html").read_text().count('class="ended"') == 2
 
 
@@ -300,7 +300,7 @@ async def test_parents_of_forks_are_known_and_a_session_is_found_by_its_id_prefi
             await person.idle()
             first = (await person.app.live.conversation.state()).session
             await person.says("/session fork")
-            await person.sees("from here on; the other one stays")
+            await person.sees("the original is unchanged")
             await person.sees("ready")
             copy = (await person.app.live.conversation.state()).session
             await person.says("/session tree")
@@ -317,12 +317,12 @@ async def test_parents_of_forks_are_known_and_a_session_is_found_by_its_id_prefi
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("/login", "the daemon has its own keys; where it runs, `zot login`"),
-        ("/login anthropic", "the daemon has its own keys; where it runs, `zot login`"),
-        ("/logout anthropic", "has its own keys; where it runs, `zot logout` does it"),
-        ("/skills", "where it runs, `zot skills` lists them"),
-        ("/session export", "`zot sessions --config-dir DIR export` does it"),
-        ("/session import a.jsonl", "`zot sessions --config-dir DIR import` does it"),
+        ("/login", "the daemon has its own keys; on its machine, run: zot login"),
+        ("/login anthropic", "the daemon has its own keys; on its machine, run: zot login"),
+        ("/logout anthropic", "has its own keys; on its machine, run: zot logout"),
+        ("/skills", "on its machine, run: zot skills list"),
+        ("/session export", "run: zot sessions --config-dir DIR export"),
+        ("/session import a.jsonl", "run: zot sessions --config-dir DIR import"),
     ],
 )
 async def test_a_command_that_is_not_available_remotely_suggests_another(home: Path, command: str, said: str) -> None:
@@ -348,7 +348,7 @@ async def test_models_of_other_providers_are_offered_and_the_chosen_one_stays(
         await one.decides("The model call failed. Ask again?", "escape")
         await other.decides("The model call failed. Ask again?", "escape")
         await one.says("/model deepseek-chat")
-        await one.sees("the next model call asks deepseek/deepseek-chat")
+        await one.sees("the next model call uses deepseek/deepseek-chat")
         await other.until(lambda: "deepseek-chat" in other.screen.split("\n")[-1], "the other status line")
         await daemon.running.daemon.sessions.pool.let_go(session)
         assert (await other.app.live.conversation.state()).model == "deepseek-chat"
@@ -487,9 +487,9 @@ async def test_at_a_daemon_with_the_same_home_sessions_are_exported_imported_and
             await person.idle()
             first = (await person.app.live.conversation.state()).session
             await person.says(f"/session export {home}/a.jsonl")
-            await person.sees("the session is in")
+            await person.sees("exported the session to")
             await person.says(f"/session import {home}/a.jsonl")
-            await person.sees("this is session")
+            await person.sees("switched to session")
             assert "   carried over" in person.screen
             assert (await person.app.live.conversation.state()).session != first
             await person.says("/skills")

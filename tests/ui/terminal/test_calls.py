@@ -149,7 +149,7 @@ async def test_a_command_is_refused_allowed_always_and_asked_about_again(tmp_pat
         await person.says("/approvals ")
         await person.sees("bash  echo two >> log")
         await person.pilot.press("enter")
-        await person.sees("will be asked about again")
+        await person.sees("revoked: zot asks again before")
         await person.says("!bash echo two >> log")
         await person.decides("bash wants to run; may it?", "n")
         await person.idle()
@@ -301,11 +301,11 @@ async def test_a_long_choice_leaves_the_keys_visible_on_a_small_screen(tmp_path:
         await person.sees("ready")
         options: list[Option[int | None]] = [Option(number, f"{number}" + 150 * "x") for number in range(5)]
         asked = asyncio.create_task(person.app.terminal.choose("Which one of all these is meant by that?", options))
-        await person.sees("Enter takes it, Esc")
+        await person.sees("Enter selects, Esc")
         await person.pilot.press("x")
         await person.sees("/x")
         # The layout follows the filter in a later frame.
-        await person.until(lambda: "Enter takes it, Esc" in person.screen.split("\n")[-2])
+        await person.until(lambda: "Enter selects, Esc" in person.screen.split("\n")[-2])
         assert "Which one" in person.screen
         await person.pilot.press("escape")
         assert await asked is None
@@ -316,7 +316,7 @@ async def test_control_c_refuses_and_twice_leaves(tmp_path: Path) -> None:
         await person.sees("ready")
         await person.says("!bash touch x")
         await person.decides("bash wants to run; may it?", "ctrl+c")
-        await person.sees("Ctrl+C again leaves")
+        await person.sees("Ctrl+C again quits")
         await person.pilot.press("ctrl+c")
         await person.until(lambda: person.app.return_value == 0)
         assert not (tmp_path / "x").exists()

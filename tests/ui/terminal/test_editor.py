@@ -187,12 +187,12 @@ async def test_the_hint_about_control_c_lasts_as_long_as_its_effect(tmp_path: Pa
         await person.sees("ready")
         for ends in ("a key", "the time"):
             await person.pilot.press(*"draft", "ctrl+c")
-            assert "Ctrl+C again leaves; Esc aborts what runs" in person.screen.split("\n")[-1]
+            assert "Ctrl+C again quits; Esc aborts the run" in person.screen.split("\n")[-1]
             if ends == "a key":
                 await person.pilot.press("x", "backspace")
             else:
                 time_s += 2.0
-            await person.misses("Ctrl+C again leaves")
+            await person.misses("Ctrl+C again quits")
             await person.sees("ready")
         assert person.app.transcript.entries == []
 

@@ -34,7 +34,7 @@ async def test_a_long_list_counts_its_hidden_entries(tmp_path: Path) -> None:
         person.app.run_worker(
             person.app.terminal.choose("Which one?", [Option(number, f"no {number}") for number in range(30)])
         )
-        await person.sees("22 more; Enter takes it, Esc leaves it; type to search")
+        await person.sees("22 more; Enter selects, Esc cancels; type to search")
         await person.pilot.press("2", "9")
         await person.sees("/29")
         assert "more;" not in person.screen

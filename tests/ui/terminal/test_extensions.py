@@ -253,7 +253,7 @@ async def test_a_paste_in_a_panel_is_typed_there_and_a_long_one_goes_to_the_edit
         assert person.app.editor.text == ""
         person.app.post_message(Paste("long " * 300))
         await person.sees("[pasted #1: 1500 characters]")
-        assert "what was pasted is in the editor" in person.screen
+        assert "the pasted text is in the editor" in person.screen
         assert isinstance(person.app.focused, PanelView)
         person.app.post_message(Paste("x"))
         await person.until(lambda: len(keys(player)) > 7, "one more key")
@@ -440,7 +440,7 @@ async def test_a_project_s_extensions_run_only_if_the_user_trusts_them(tmp_path:
     (skill / "SKILL.md").write_text("---\nname: sweep\ndescription: how to sweep\n---\n")
     async with stage(tmp_path) as person:
         await person.sees("Trust the extension player of this project?")
-        assert "It is a program, which could do what you can do." in person.screen
+        assert "It is a program: it can do whatever you can do." in person.screen
         await person.decides("Trust the extension player of this project?", "y")
         await person.decides("Trust the skill sweep of this project?", "n")
         await _known(person)

@@ -47,7 +47,7 @@ async def test_control_c_copies_what_is_selected_in_the_editor(tmp_path: Path) -
         await person.pilot.press("ctrl+c")
         assert person.app.clipboard == "half a thought"
         assert person.app.editor.text == "half a thought"
-        assert "Ctrl+C again leaves" not in person.screen
+        assert "Ctrl+C again quits" not in person.screen
 
 
 async def test_the_transcript_scrolls_from_the_editor_jumps_and_follows_new_output(
@@ -104,7 +104,7 @@ async def test_a_paste_into_a_list_is_searched_for(tmp_path: Path) -> None:
         person.app.post_message(Paste("ab-\n"))
         await person.sees("/lab-")
         person.app.post_message(Paste("1" * 1001))
-        await person.sees("what was pasted is in the editor")
+        await person.sees("the pasted text is in the editor")
         assert "/lab-\n" in person.screen.replace(" ", "")
         await person.pilot.press("escape")
         await person.sees("[pasted #1: 1001 characters]")
@@ -116,7 +116,7 @@ async def test_a_paste_decides_nothing_and_is_in_the_editor_after_the_question(t
         await person.says('!script call write {"path": "a.txt", "content": "a"} ;; --- ;; say "it is over"')
         await person.until(lambda: isinstance(person.app.focused, Question), "a question")
         person.app.post_message(Paste("y"))
-        await person.sees("what was pasted is in the editor")
+        await person.sees("the pasted text is in the editor")
         assert isinstance(person.app.focused, Question)
         await person.pilot.press("n")
         await person.sees("   it is over")
@@ -138,7 +138,7 @@ async def test_a_new_session_starts_empty_and_a_copy_has_as_many_messages_as_wan
         await _talked(person, 2)
         first = await person.app.live.conversation.state()
         await person.says("/session fork 2")
-        await person.sees("the other one stays as it is")
+        await person.sees("the original is unchanged")
         await person.sees("ready")
         copy = await person.app.live.conversation.state()
         assert (first.message_count, copy.message_count) == (4, 2)

@@ -118,7 +118,7 @@ async def test_keys_that_do_something_in_the_transcript_or_everywhere_stay_there
         await person.idle()
         await person.pilot.press("shift+tab", "ctrl+o", "j", "home", "down", "up", "end", "pageup", "space", "ctrl+c")
         assert person.app.focused is person.app.transcript
-        assert "Ctrl+C again leaves" in person.screen
+        assert "Ctrl+C again quits" in person.screen
         await person.pilot.press("tab")
         assert person.app.editor.has_focus
         assert person.app.editor.text == ""

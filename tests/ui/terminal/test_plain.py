@@ -130,7 +130,7 @@ async def test_a_conversation_with_questions_and_commands(tmp_path: Path) -> Non
         person.type("/model")
         await person.until("number, or nothing: ")
         person.type("1")
-        await person.until("-- the next model call asks lab/lab-1\n> ")
+        await person.until("-- the next model call uses lab/lab-1\n> ")
         person.type("/nonsense")
         await person.until("-- unknown command /nonsense; /help lists the commands\n> ")
         person.type("/jump")
@@ -163,7 +163,7 @@ async def test_control_c_aborts_and_text_typed_meanwhile_is_shown_and_not_sent(t
         await person.read()
         os.kill(os.getpid(), signal.SIGINT)
         shown = await person.until("-- aborted\n> ")
-        assert "-- not said: !echo never\n-- not said: /nonsense\n" in shown
+        assert "-- not sent: !echo never\n-- not sent: /nonsense\n" in shown
         person.type("!echo at once")
         assert await person.until("at once\n> ") == "at once\n> "
 
@@ -263,7 +263,7 @@ async def test_a_named_image_is_sent(tmp_path: Path) -> None:
         person.type("!echo see @dot.png")
         await person.until("see @dot.png\n> ")
         person.type(f"/export {tmp_path}/out.html")
-        await person.until("-- the conversation is in ")
+        await person.until("-- exported the conversation to ")
         assert "image/png" in (tmp_path / "out.html").read_text()
 
 
@@ -337,7 +337,7 @@ async def test_text_typed_before_an_abandoned_question_is_shown(tmp_path: Path) 
         person.type("!bash echo q\n!echo later")
         await person.until("n(o), until ")
         person.end()
-        await person.until("\n-- not said: !echo later\n")
+        await person.until("\n-- not sent: !echo later\n")
 
 
 @pytest.mark.parametrize("asking", ["!script status 400", "/model"])
@@ -395,4 +395,4 @@ async def test_events_elsewhere_withdraw_no_other_question(tmp_path: Path) -> No
             await person.until("meanwhile\n")
             await other.idle()
             person.type("1")
-            await person.until("-- the next model call asks lab/lab-1\n> ")
+            await person.until("-- the next model call uses lab/lab-1\n> ")

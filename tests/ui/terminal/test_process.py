@@ -43,7 +43,7 @@ sys.modules.update(dict.fromkeys(("textual", "rich", "markdown_it", "pygments"))
 from zot.cli import main
 main()
 """
-HINT = b"zot: the extra 'tui' is missing, so zot prints lines; in a clone of zot, run: pip install '.[tui]'\r\n"
+HINT = b"zot: the extra `tui` is missing, so zot prints lines; in a clone of zot, run: pip install '.[tui]'\r\n"
 #: What makes a terminal as it was: the usual screen, the cursor, no mouse, no bracketed paste.
 RESTORED = (b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[?1003l", b"\x1b[?2004l")
 

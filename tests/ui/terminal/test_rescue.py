@@ -124,7 +124,7 @@ async def test_a_retry_is_shown_once(tmp_path: Path) -> None:
         await person.sees("ready")
         with logs_as_notes(person.app.terminal.note):
             await person.says("!retry 2")
-            await person.sees("again in")
-            assert person.screen.count("status 529") == person.screen.count("again in") == 1
+            await person.sees("retrying in")
+            assert person.screen.count("status 529") == person.screen.count("retrying in") == 1
             await person.idle()
         assert "status 529" not in person.screen

@@ -105,7 +105,7 @@ async def test_the_ends_of_answers_are_shown_again_after_a_resume(tmp_path: Path
         ]
         path = tmp_path / "page.html"
         await person.says(f"/export {path}")
-        await person.sees("the conversation is in")
+        await person.sees("exported the conversation to")
     async with stage(tmp_path, session=session, size=(100, 60)) as person:
         await person.sees("This goes on and")
         await person.idle()

@@ -23,11 +23,11 @@ async def test_commands_about_the_session(tmp_path: Path) -> None:
         await person.says("/cost ")
         await person.sees("input      100")
         await person.pilot.press(*"/session")
-        await person.sees("/sessions   go to another session")
+        await person.sees("/sessions   switch to another session")
         await person.pilot.press("enter")
         await person.sees(f"session    {first}")
         await person.says("/session fork")
-        await person.sees("the other one stays as it is")
+        await person.sees("the original is unchanged")
         await person.sees("ready")
         forked = (await person.app.live.conversation.state()).session
         assert forked != first
@@ -36,7 +36,7 @@ async def test_commands_about_the_session(tmp_path: Path) -> None:
         await person.sees(f"- {first}  !echo It is red. (2 messages)")
         await person.sees(f"  * {forked}")
         await person.says(f"/session export {tmp_path}/kept.jsonl")
-        await person.sees("the session is in")
+        await person.sees("exported the session to")
         await person.says(f"/session import {tmp_path}/kept.jsonl")
         await person.until(lambda: _session(person) not in (first, forked, ""))
         assert "It is red." in person.screen
@@ -47,11 +47,11 @@ async def test_commands_about_the_session(tmp_path: Path) -> None:
         assert "It is red." not in person.screen
         assert await person.app.live.conversation.messages() == []
         await person.says("/sessions ")
-        await person.sees("Go to which session?")
+        await person.sees("Switch to which session?")
         await person.pilot.press(*"nothing of that name")
         await person.sees("/nothing of that name")
         await person.pilot.press("escape")
-        await person.misses("Go to which session?")
+        await person.misses("Switch to which session?")
 
 
 async def test_a_rewind_shows_the_files_that_would_change_and_asks_first(tmp_path: Path) -> None:
@@ -64,16 +64,16 @@ async def test_a_rewind_shows_the_files_that_would_change_and_asks_first(tmp_pat
         await person.says("/rewind 4")
         await person.sees("changed  a.txt")
         await person.sees("To undo it later: zot sessions rewind")
-        await person.sees("Esc leaves it")
+        await person.sees("Esc cancels")
         await person.pilot.press("escape")
         await person.misses("To undo it later")
         assert file.read_text() == "two"
         await person.says("/rewind ")
         await person.sees("Go back to before")
-        await person.sees("Enter takes it")
+        await person.sees("Enter selects")
         await person.pilot.press("enter")
         await person.sees("Go back to the first 4 messages?")
-        await person.sees("Esc leaves it")
+        await person.sees("Esc cancels")
         await person.pilot.press("y")
         await person.misses("!edit a.txt one two")
         assert file.read_text() == "one"
@@ -88,7 +88,7 @@ async def test_no_session_is_made_that_cannot_be_opened_during_a_run(tmp_path: P
         await person.says("!echo one")
         await person.idle()
         await person.says(f"/session export {tmp_path}/kept.jsonl")
-        await person.sees("the session is in")
+        await person.sees("exported the session to")
         await person.says("!stall-mid")
         await person.sees("answering")
         for number, command in enumerate(("/session fork", f"/session import {tmp_path}/kept.jsonl"), 1):
@@ -157,7 +157,7 @@ async def test_a_failed_command_is_a_note_and_does_not_end_the_terminal(
         await person.says("/skills ")
         await person.sees("/skills: /of/others: Permission denied")
         await person.says(f"/export {tmp_path}/page.html")
-        await person.sees("the conversation is in")
+        await person.sees("exported the conversation to")
 
 
 async def test_a_side_answer_is_shown_while_it_streams_and_aborted_with_escape(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ async def test_commands_about_the_model_and_the_messages(tmp_path: Path) -> None
         await person.says("/model ")
         await person.sees("Model (now lab-1)")
         await person.pilot.press("enter")
-        await person.sees("the next model call asks lab/lab-1")
+        await person.sees("the next model call uses lab/lab-1")
         await person.says("/model nonsense")
         await person.sees("no model is named 'nonsense'")
         await person.says("/jump ")
@@ -212,11 +212,11 @@ async def test_commands_about_the_model_and_the_messages(tmp_path: Path) -> None
         await person.sees("the conversation was summarised")
         await person.idle()
         await person.says(f"/export {tmp_path}/page.html")
-        await person.sees("the conversation is in")
+        await person.sees("exported the conversation to")
         assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
         await person.says("/help ")
         await person.sees("Keys")
-        assert "aborts what runs" in person.screen
+        assert "aborts the run" in person.screen
         await person.says("/exit ")
         await person.until(lambda: person.app.return_value == 0)
 

@@ -146,7 +146,7 @@ async def test_control_c_twice_leaves_and_once_does_not(tmp_path: Path) -> None:
         await person.sees("ready")
         person.app.editor.insert("half a thought")
         await person.pilot.press("ctrl+c")
-        await person.sees("Ctrl+C again leaves")
+        await person.sees("Ctrl+C again quits")
         assert person.app.editor.text == ""
         assert person.app.is_running
         await person.pilot.press("ctrl+c")

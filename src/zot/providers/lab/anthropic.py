@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from zot.encoding import UNREADABLE
-from zot.providers.lab.api import CurrentRun, LabBlock, LabRequest, OfferedTool, encode, next_call, tokens_in
+from zot.providers.lab.api import CurrentRun, LabBlock, LabRequest, LabTool, encode, next_call, tokens_in
 from zot.providers.lab.directives import UsageDirective
 
 _CODES = {
@@ -74,7 +74,7 @@ class AnthropicApi:
                 run.reply(calls=bool(calls))
             elif message.role == "user":
                 run.user(_texts(message))
-        tools = tuple(OfferedTool(tool.name, tool.input_schema) for tool in request.tools or ())
+        tools = tuple(LabTool(tool.name, tool.input_schema) for tool in request.tools or ())
         return LabRequest(request.model, request.stream, run.texts(), tools, next_call(ids))
 
     def voice(self, ask: LabRequest, number: int, usage: UsageDirective) -> AnthropicVoice:

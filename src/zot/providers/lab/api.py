@@ -57,7 +57,7 @@ class LabRefusal(Exception):
         return encode({"error": {"message": str(self), **about}})
 
 
-class OfferedTool(msgspec.Struct, frozen=True):
+class LabTool(msgspec.Struct, frozen=True):
     """A tool offered in a request. ``schema`` is the JSON schema of its arguments."""
 
     name: str
@@ -81,7 +81,7 @@ class LabRequest(msgspec.Struct, frozen=True):
     model: str
     stream: bool
     texts: tuple[UserText, ...]
-    tools: tuple[OfferedTool, ...]
+    tools: tuple[LabTool, ...]
     next_call: int
     wants_usage: bool = True
 
@@ -237,7 +237,7 @@ class _Schema(msgspec.Struct):
 _schemas = msgspec.json.Decoder(_Schema)
 
 
-def offers(tools: Iterable[OfferedTool], name: str, arguments: Iterable[str]) -> bool:
+def offers(tools: Iterable[LabTool], name: str, arguments: Iterable[str]) -> bool:
     """True if a tool of this name is offered and accepts these arguments."""
     found = next((tool for tool in tools if tool.name == name), None)
     if found is None:
@@ -246,7 +246,7 @@ def offers(tools: Iterable[OfferedTool], name: str, arguments: Iterable[str]) ->
     return not known or known.keys() >= set(arguments)
 
 
-def shell_of(tools: Sequence[OfferedTool]) -> OfferedTool | None:
+def shell_of(tools: Sequence[LabTool]) -> LabTool | None:
     """Return the shell tool; None if there is none."""
     named = {re.sub("[^a-z]", "", tool.name.lower()): tool for tool in reversed(tools)}
     by_name = (named[name] for name in _NAMES if name in named)
@@ -254,7 +254,7 @@ def shell_of(tools: Sequence[OfferedTool]) -> OfferedTool | None:
     return next(chain(by_name, by_word), None)
 
 
-def call_shell(part: d.Shell, tools: Sequence[OfferedTool]) -> d.CallDirective | d.Say:
+def call_shell(part: d.Shell, tools: Sequence[LabTool]) -> d.CallDirective | d.Say:
     """Return a call of the request's shell tool, or a text that says it has none."""
     tool = shell_of(tools)
     if tool is None:
@@ -268,7 +268,7 @@ def call_shell(part: d.Shell, tools: Sequence[OfferedTool]) -> d.CallDirective |
     return d.CallDirective(tool.name, encode(arguments).decode(), part.id, part.chunks)
 
 
-def _schema(tool: OfferedTool) -> _Schema:
+def _schema(tool: LabTool) -> _Schema:
     try:
         return _schemas.decode(tool.schema)
     except UNREADABLE:

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import msgspec
 
 from zot.encoding import UNREADABLE
-from zot.providers.lab.api import STATUSES, CurrentRun, LabBlock, LabRequest, OfferedTool, encode, next_call, tokens_in
+from zot.providers.lab.api import STATUSES, CurrentRun, LabBlock, LabRequest, LabTool, encode, next_call, tokens_in
 from zot.providers.lab.directives import UsageDirective
 
 _PATH = re.compile(r"/v1(?:beta|alpha)?/models/([^/]+):(generateContent|streamGenerateContent|countTokens)")
@@ -223,9 +223,9 @@ class GeminiVoice:
         return {"thoughtSignature": seal} if seal else {}
 
 
-def _tool(declared: _Function) -> OfferedTool:
+def _tool(declared: _Function) -> LabTool:
     schema = declared.parameters_json_schema
-    return OfferedTool(declared.name, declared.parameters if isinstance(schema, msgspec.UnsetType) else schema)
+    return LabTool(declared.name, declared.parameters if isinstance(schema, msgspec.UnsetType) else schema)
 
 
 def _texts(content: _Content) -> list[str]:

@@ -11,7 +11,7 @@ from zot.providers.lab.api import (
     CurrentRun,
     LabBlock,
     LabRequest,
-    OfferedTool,
+    LabTool,
     encode,
     next_call,
     tokens_in,
@@ -101,7 +101,7 @@ class ChatApi(OpenAiApi):
                 run.user(_texts(message, before))
             before = message.role
         usage = request.stream_options is not None and request.stream_options.include_usage
-        tools = tuple(OfferedTool(tool.function.name, tool.function.parameters) for tool in request.tools or ())
+        tools = tuple(LabTool(tool.function.name, tool.function.parameters) for tool in request.tools or ())
         return LabRequest(request.model, bool(request.stream), run.texts(), tools, next_call(ids), usage)
 
     def voice(self, ask: LabRequest, number: int, usage: UsageDirective) -> ChatVoice:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from zot.providers.lab.api import CurrentRun, LabBlock, LabRefusal, LabRequest, OfferedTool, encode, next_call
+from zot.providers.lab.api import CurrentRun, LabBlock, LabRefusal, LabRequest, LabTool, encode, next_call
 from zot.providers.lab.directives import UsageDirective
 from zot.providers.lab.openai_chat import OpenAiApi
 
@@ -113,9 +113,7 @@ class ResponsesApi(OpenAiApi):
                     run.user(_texts(item))
         ids = (item.call_id for item in items)
         # Other kinds run in the service itself, or take no JSON.
-        tools = tuple(
-            OfferedTool(tool.name, tool.parameters) for tool in request.tools or () if tool.type == "function"
-        )
+        tools = tuple(LabTool(tool.name, tool.parameters) for tool in request.tools or () if tool.type == "function")
         return LabRequest(request.model, bool(request.stream), run.texts(), tools, next_call(ids))
 
     def voice(self, ask: LabRequest, number: int, usage: UsageDirective) -> ResponsesVoice:

@@ -14,7 +14,7 @@ from zot.encoding import UNREADABLE, explain
 from zot.errors import ConfigError
 from zot.files import FileCache, read_content
 from zot.providers.lab import directives as d
-from zot.providers.lab.api import OfferedTool, offers, shell_of
+from zot.providers.lab.api import LabTool, offers, shell_of
 from zot.text import did_you_mean
 
 _TOKEN = re.compile(r"(?:([A-Za-z][\w-]*)=)?(?:('[^']*')|(\"(?:[^\"\\]|\\.)*\")|([\[{])|([^\s'\"]\S*)|(?=\s|$))")
@@ -334,7 +334,7 @@ def _status(line: ScriptLine) -> d.StatusDirective:
     line.count(1, 2)
     code = None if line.args[0] == "overloaded" else line.integer(0)
     if code is not None and not 300 <= code <= 599:
-        raise BadLine(f"status {code}, which is no failure")
+        raise BadLine(f"status {code}, which is not a failure")
     headers = {name.lower(): line.option_text(name, "") for name in line.options}
     if len(line.args) == 1:
         return d.StatusDirective(code, headers)
@@ -452,7 +452,7 @@ class Scene(msgspec.Struct, frozen=True):
             return True
         return self.pattern is not None and re.search(self.pattern, _ARBITRARY, re.DOTALL) is None
 
-    def match(self, prompt: str, *, tools: Sequence[OfferedTool]) -> dict[str, str] | None:
+    def match(self, prompt: str, *, tools: Sequence[LabTool]) -> dict[str, str] | None:
         """Return the values of the placeholders if this scene answers ``prompt``, else None."""
         if (self.tools == "none" and tools) or (self.tools == "offered" and not self._offered(tools)):
             return None
@@ -461,7 +461,7 @@ class Scene(msgspec.Struct, frozen=True):
             return None
         return {str(number): group or "" for number, group in enumerate(found, 1)}
 
-    def _offered(self, tools: Sequence[OfferedTool]) -> bool:
+    def _offered(self, tools: Sequence[LabTool]) -> bool:
         """True if the request offers every tool that this scene calls, with its arguments."""
         lines = [line for reply in self.replies for line in reply.lines]
         calls = [line for line in lines if line.word in ("call", "call-raw")]

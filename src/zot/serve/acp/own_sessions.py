@@ -14,13 +14,14 @@ import msgspec
 from zot.config.config import Config, Overrides, journal_path
 from zot.config.flags import McpServer
 from zot.errors import AgentError, NoSuchSession
-from zot.journal.journal import Journal
+from zot.journal.opening import open_journal
+from zot.journal.sessions import SessionJournal
 from zot.messages import ImageBlock, Message
 from zot.panels import CommandAnswer, CommandInfo
 from zot.runtime.check import check
 from zot.runtime.modes import SessionModes
 from zot.runtime.open import HOSTED, OpenRequest, open_session
-from zot.runtime.pool import Channel, NewSession, SessionPool
+from zot.runtime.pool import Channel, NewSessionSettings, SessionPool
 from zot.runtime.shared import SharedResources
 from zot.serve.acp.session import MAX_OLD_BYTES, Choice, Options, PromptReply, SessionBackend, SessionListing, Sessions
 from zot.session.history import Batch
@@ -84,6 +85,10 @@ class OwnSession(SessionBackend, Channel):
         return self.view is not None and self.view.can_approve
 
     @property
+    def can_answer(self) -> bool:
+        return self.view is not None and self.view.can_answer
+
+    @property
     def full(self) -> bool:
         return self.view is not None and self.view.full
 
@@ -140,6 +145,19 @@ class OwnSession(SessionBackend, Channel):
         if self.session is not None:
             with suppress(AgentError):  # The deadline has passed, or the run was aborted.
                 self.session.approvals.answer(request_id, decision)
+
+    def answer(self, request_id: str, result: acp.QuestionResult) -> None:
+        if self.session is None:
+            return
+        questions = self.session.worker.questions
+        try:
+            questions.answer(request_id, result.action, result.content)
+        except AgentError:  # It has an answer, or these values do not fit.
+            with suppress(AgentError):
+                questions.answer(request_id, "cancel")
+
+    def decline(self, request_id: str) -> None:
+        self.answer(request_id, acp.QuestionResult("decline"))
 
     def options(self) -> Options:
         agent, modes = self._loaded.agent, self._modes
@@ -211,7 +229,7 @@ class OwnSessions(Sessions):
         self._overrides = overrides
         self._resources = resources
         self._starting = asyncio.Lock()
-        self._journal: Journal | None = None
+        self._journal: SessionJournal | None = None
         self._pool: SessionPool | None = None
         #: Sessions that this process created, without a prompt so far.
         self._unused: set[str] = set()
@@ -247,7 +265,7 @@ class OwnSessions(Sessions):
         backend = await self._channel(session_id)
         if backend.session is None:
             backend.place = place
-        async with self._started()[1].use(session_id, NewSession(cwd=place.cwd)):
+        async with self._started()[1].use(session_id, NewSessionSettings(cwd=place.cwd)):
             pass
 
     async def fork(self, wanted: acp.OpenSession) -> tuple[str, OwnSession]:
@@ -307,7 +325,7 @@ class OwnSessions(Sessions):
         """Open the journal for the first session."""
         async with self._starting:
             if self._journal is None:
-                self._journal = await Journal.open(journal_path(self._config))
+                self._journal = await open_journal(journal_path(self._config))
                 self._pool = SessionPool(
                     self._open,
                     lambda session_id: OwnSession(session_id, self),
@@ -316,12 +334,12 @@ class OwnSessions(Sessions):
                     own_process=True,
                 )
 
-    def _started(self) -> tuple[Journal, SessionPool]:
+    def _started(self) -> tuple[SessionJournal, SessionPool]:
         assert self._journal is not None
         assert self._pool is not None
         return self._journal, self._pool
 
-    async def _open(self, session_id: str, wanted: NewSession | None) -> Session:
+    async def _open(self, session_id: str, wanted: NewSessionSettings | None) -> Session:
         journal, pool = self._started()
         backend = cast("OwnSession", pool.channel(session_id))
         place, overrides = backend.place, self._overrides

@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import msgspec
 
@@ -38,6 +38,9 @@ from zot.wire.jsonrpc import (
     frame_too_large,
 )
 from zot.wire.lines import LineSplitter, TooLong
+
+if TYPE_CHECKING:
+    from zot.client.client import Client
 
 log = logging.getLogger("zot")
 
@@ -217,7 +220,7 @@ class AcpServer:
                 self._succeed(request, {})
             case acp.Authenticate(method_id=method_id):
                 if method_id != BY_ENVIRONMENT:
-                    raise RpcError(INVALID_PARAMS, f"{method_id!r} is no method of zot for authenticate")
+                    raise RpcError(INVALID_PARAMS, f"unknown authentication method {method_id!r}")
                 self._backends.check_login()
                 self._succeed(request, {})
             case acp.Logout():
@@ -291,7 +294,7 @@ class AcpServer:
         _check_place(params.cwd)
         session = self._opened(*await self._backends.new(params))
         self._succeed(request, {"sessionId": session.id, **session.settings()})
-        self.spawn(session.show_commands())
+        self._begin(session)
 
     async def _open(self, request: Request, params: acp.OpenSession) -> None:
         """Answer `session/load`, `session/resume` and `session/fork`."""
@@ -306,6 +309,11 @@ class AcpServer:
         if request.method == "session/load":
             await session.replay()
         self._succeed(request, {**forked, **session.settings()})
+        self._begin(session)
+
+    def _begin(self, session: AcpSession) -> None:
+        """Send updates from now on: the client has the response that opened the session."""
+        session.backend.follow()
         self.spawn(session.show_commands())
 
     def _opened(self, session_id: str, backend: SessionBackend) -> AcpSession:
@@ -343,7 +351,8 @@ class AcpServer:
         self._succeed(request, {})
 
     async def _release(self, session: AcpSession) -> None:
-        session.cancel()
+        if session.waiting() or session.is_running:
+            session.cancel()
         await session.backend.release()
         if self.has(session):
             del self._sessions[session.id]
@@ -385,6 +394,8 @@ class AcpServer:
         """Wait until every request has been answered."""
         while waiting := [*self._requests.values(), *self._background]:
             await asyncio.wait(waiting)
+        for reply in list(self._prompts.values()):
+            await reply.over.wait()
         for session in self.sessions:
             await session.worker.finish()
 
@@ -409,7 +420,7 @@ def _page_start(cursor: str | None) -> int:
     if cursor is None:
         return 0
     if not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 10):
-        raise RpcError(INVALID_PARAMS, f"session/list: {cursor!r} is no cursor of a list")
+        raise RpcError(INVALID_PARAMS, f"session/list: {cursor!r} is not a valid cursor")
     return int(cursor)
 
 
@@ -426,10 +437,18 @@ def serve_stdio(
     *,
     overrides: Overrides,
     mode: str | None,
+    connect: Callable[[], Client] | None = None,
 ) -> int:
-    """Serve the client in an event loop of its own. Return the exit code."""
+    """Serve the client in an event loop of its own. Return the exit code.
+
+    ``connect`` makes a client of the daemon whose sessions are served; without it they run in this process.
+    """
 
     async def make(output: StreamWriter, resources: SharedResources) -> AcpServer:
-        return AcpServer(config, greeting, output, OwnSessions(config, overrides, resources, mode=mode))
+        if connect is None:
+            return AcpServer(config, greeting, output, OwnSessions(config, overrides, resources, mode=mode))
+        from zot.serve.acp.daemon_sessions import DaemonSessions  # Imported lazily: few editors use the daemon.
+
+        return AcpServer(config, greeting, output, DaemonSessions(connect, config.agent))
 
     return asyncio.run(serve_lines(make, lines, waiting, descriptors))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import stat
@@ -23,12 +24,15 @@ from zot.errors import (
     UserError,
 )
 from zot.events import (
+    PIECES,
     AgentEvent,
     ApprovalAnswer,
     ApprovalRequest,
     CompactDone,
     Done,
     ExtNotify,
+    QuestionAnswer,
+    QuestionRequest,
     Reconfigured,
     UserMessage,
     notice_lines,
@@ -93,6 +97,10 @@ class SessionBackend(ABC):
         """Make it ready. Raise AgentError."""
         return
 
+    def follow(self) -> None:
+        """Deliver events from now on: the client has the response that opened the session."""
+        return
+
     @abstractmethod
     async def release(self) -> None:
         """Let go of the session: the client has closed it."""
@@ -126,6 +134,14 @@ class SessionBackend(ABC):
     @abstractmethod
     def approve(self, request_id: str, decision: str) -> None:
         """Answer an approval request, unless it has an answer."""
+
+    @abstractmethod
+    def answer(self, request_id: str, result: acp.QuestionResult) -> None:
+        """Answer a question of a program, unless it has an answer."""
+
+    @abstractmethod
+    def decline(self, request_id: str) -> None:
+        """Decline a question that this client cannot show, unless another one might."""
 
     @abstractmethod
     def options(self) -> Options:
@@ -221,7 +237,7 @@ class AcpSession(WritingSubscriber):
         self._answered_by_run: list[PromptReply] = []
         #: Commands of extensions whose prompt is to start.
         self._expected: list[PromptReply] = []
-        #: Our request and the tool call of each open approval.
+        #: Our request and the tool call of each open approval and question.
         self._asked: dict[str, tuple[int, str]] = {}
         self.is_titled = False
         self._shown_options: list[dict[str, Any]] = []
@@ -232,6 +248,10 @@ class AcpSession(WritingSubscriber):
     def can_approve(self) -> bool:
         return not self._server.input_ended
 
+    @property
+    def can_answer(self) -> bool:
+        return self._server.greeting.client.elicitation is not None and not self._server.input_ended
+
     def deliver(self, batch: Batch) -> None:
         self._summary.take(batch.events)
         if not self._server.greeting.client.shows_notices and ExtNotify in map(type, batch.events):
@@ -239,6 +259,9 @@ class AcpSession(WritingSubscriber):
         if batch.prompt_id:
             self._started(batch.prompt_id)
         pending: list[AgentEvent] = []
+        if PIECES.issuperset(map(type, batch.events)):  # Most batches.
+            self._show([*batch.events])
+            return
         for event in batch.events:
             match event:
                 case ApprovalRequest():
@@ -247,6 +270,11 @@ class AcpSession(WritingSubscriber):
                 case ApprovalAnswer():
                     self._show(pending)
                     self._settle(event)
+                case QuestionRequest():
+                    self._show(pending)
+                    self._question(event)
+                case QuestionAnswer(id=request_id):
+                    self._withdraw(request_id)
                 case UserMessage():
                     self._show(pending)
                     self._on_prompt(event)
@@ -324,12 +352,27 @@ class AcpSession(WritingSubscriber):
             reply = self._expected.pop(0)
         if reply is not None:
             self.run_started(reply)
+            if reply.is_cancelled:  # Before the daemon had begun it.
+                self.backend.cancel(reply)
         return reply is not None
 
     def run_started(self, reply: PromptReply) -> None:
         """Take note that the current run, or the next one, answers a prompt."""
         if reply not in self._answered_by_run:
             self._answered_by_run.append(reply)
+
+    @property
+    def is_running(self) -> bool:
+        """True if the current run answers a prompt of this client."""
+        return bool(self._answered_by_run)
+
+    def runs(self, reply: PromptReply) -> bool:
+        """True if the current run answers a prompt."""
+        return reply in self._answered_by_run
+
+    def waiting(self) -> Sequence[PromptReply]:
+        """Return the prompts that no run answers yet."""
+        return [one for one in self._replies.values() if one not in self._answered_by_run]
 
     def answered(self, reply: PromptReply) -> None:
         """Forget a prompt that has its answer."""
@@ -377,12 +420,27 @@ class AcpSession(WritingSubscriber):
 
     def _settle(self, answer: ApprovalAnswer) -> None:
         """Withdraw a request that the client need not answer any more; the card of an allowed call continues."""
-        if (asked := self._asked.pop(answer.id, None)) is None:
-            return
-        number, call_id = asked
-        self._server.withdraw(number)
-        if answer.decision in ("allow_once", "allow_always"):
+        call_id = self._withdraw(answer.id)
+        if call_id and answer.decision in ("allow_once", "allow_always"):
             self.update(acp.card_update(call_id, "in_progress"))
+
+    def _question(self, request: QuestionRequest) -> None:
+        """Ask the user on behalf of a program."""
+        if not self._server.greeting.client.shows_question(url=bool(request.url)):
+            self.backend.decline(request.id)
+            return
+
+        def answer(result: msgspec.Raw | None) -> None:
+            self.backend.answer(request.id, acp.question_result(result))
+
+        number = self._server.request("elicitation/create", acp.elicitation(self.id, request), answer)
+        self._asked[request.id] = number, request.call
+
+    def _withdraw(self, request_id: str) -> str:
+        """Withdraw an open request; return the tool call that it is about, "" if there is none."""
+        number, call_id = self._asked.pop(request_id, (0, ""))
+        self._server.withdraw(number)
+        return call_id
 
     # Options.
 
@@ -461,7 +519,8 @@ class PromptReply(JobObserver):
         #: True once the client has cancelled it.
         self.is_cancelled = False
         self._server = server
-        self._is_answered = False
+        #: Set with the answer.
+        self.over = asyncio.Event()
 
     def started(self) -> None:
         self.session.run_started(self)
@@ -489,8 +548,8 @@ class PromptReply(JobObserver):
         self.session.backend.cancel(self)
 
     def _answer(self, frame: Callable[[msgspec.Raw], bytes]) -> None:
-        if not self._is_answered:
-            self._is_answered = True
+        if not self.over.is_set():
+            self.over.set()
             self.session.answered(self)
             if self.request_id is not None:
                 self._server.output.write(frame(self.request_id))

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from zot.errors import NoSuchSession, RuntimeBusy, UserError
-from zot.runtime.pool import NewSession, SessionPool
+from zot.runtime.pool import NewSessionSettings, SessionPool
 from zot.serve.daemon.connection import ClientConnection
 from zot.wire.jsonrpc import NOT_OWNED, RpcError
 
@@ -87,7 +87,7 @@ async def check_name(catalog: SessionCatalog, session_id: str) -> None:
 
 
 async def evict_if_directory_gone(
-    pool: SessionPool, connection: ClientConnection, session_id: str, wanted: NewSession
+    pool: SessionPool, connection: ClientConnection, session_id: str, wanted: NewSessionSettings
 ) -> None:
     """Evict an idle session whose directory is gone if an allowed client wants another directory. Raise UserError."""
     if wanted.cwd is None:

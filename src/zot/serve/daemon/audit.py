@@ -39,8 +39,10 @@ _HASH = b',"hash":"'
 _END_BYTES = len(_HASH) + 32 + len(b'"}')
 _TAIL_BYTES = 64 * 1024
 
-#: Interval of the summaries of read-only calls.
+#: Interval of the summaries of calls that are counted. Of a token's changes, so many are listed in each; the others are
+#: counted by method and session, and of so many pairs at most: none may rotate out what others did.
 _SUMMARY_S = 60.0
+_MAX_LISTED, _MAX_COUNTED = 100, 1000
 #: Number of refusals recorded per period, and the period.
 _MAX_RECORDED, _PERIOD_S = 100, 10.0
 
@@ -57,9 +59,9 @@ class Identity(msgspec.Struct, frozen=True):
 class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line. ``prev`` is the hash of the preceding line, whose number is one less.
 
-    ``event`` is `opened` (a daemon starts writing), `call` (a method was called), `reads` (``lines`` calls only read),
-    `lost` (``lines`` entries could not be written), an event of a connection: `connected`, `refused`, `revoked`, or
-    of a browser: `paired` or `unpaired`.
+    ``event`` is `opened` (a daemon starts writing), `call` (a method was called; ``lines`` counts further calls that
+    are not listed), `reads` (``lines`` calls only read), `lost` (``lines`` entries could not be written), an event
+    of a connection: `connected`, `refused`, `revoked`, or of a browser: `paired` or `unpaired`.
     """
 
     n: int
@@ -143,6 +145,9 @@ class Audit:
         self._is_scheduled = False
         #: Read-only calls since the last summary, by caller.
         self._reads: dict[Identity, int] = {}
+        #: Changes of tokens since then: how many are listed, and how many are counted, by caller, method and session.
+        self._listed: dict[Identity, int] = {}
+        self._counted: dict[tuple[Identity, str, str], int] = {}
         self._summing_up: asyncio.TimerHandle | None = None
         #: Called by `close` before the last flush.
         self.when_closing: list[Callable[[], None]] = []
@@ -153,12 +158,26 @@ class Audit:
 
         Never pass message contents. Names are truncated because clients choose them.
         """
-        self.note("call", who, method=method, session=session, outcome=outcome)
+        if who.token is None or outcome != "ok":
+            self.note("call", who, method=method, session=session, outcome=outcome)
+            return
+        self._listed[who] = self._listed.get(who, 0) + 1
+        self._sum_up_later()
+        if self._listed[who] <= _MAX_LISTED:
+            self.note("call", who, method=method, session=session, outcome=outcome)
+            return
+        pair = (who, method, session)
+        if pair not in self._counted and len(self._counted) >= _MAX_COUNTED:
+            pair = (who, method, "")
+        self._counted[pair] = self._counted.get(pair, 0) + 1
 
     def read(self, who: Identity) -> None:
         """Count a successful call that only read; one line per caller and interval says how many there were."""
         who = msgspec.structs.replace(who, pid=None)
         self._reads[who] = self._reads.get(who, 0) + 1
+        self._sum_up_later()
+
+    def _sum_up_later(self) -> None:
         if self._summing_up is None:
             self._summing_up = asyncio.get_running_loop().call_later(_SUMMARY_S, self._sum_up)
 
@@ -169,6 +188,9 @@ class Audit:
         reads, self._reads = self._reads, {}
         for who, number in reads.items():
             self._add(self._access, _entry("reads", who, lines=number))
+        counted, self._counted, self._listed = self._counted, {}, {}
+        for (who, method, session), number in counted.items():
+            self._add(self._changes, _entry("call", who, method=method, session=session, outcome="ok", lines=number))
 
     def note(self, event: str, who: Identity, *, method: str = "", session: str = "", outcome: str = "") -> None:
         """Record another event of a connection."""
@@ -216,7 +238,7 @@ def _entry(
 
 
 def _is_change(entry: AuditEntry) -> bool:
-    """True for what must stay on record: a successful change, an extension that connected, a revoked token."""
+    """True for what must stay on record: a successful change, an extension that connected, a token that changed."""
     match entry.event:
         case "call":
             # A request of the host protocol may fail after its tools have run.
@@ -224,7 +246,7 @@ def _is_change(entry: AuditEntry) -> bool:
         case "connected":
             return entry.method == "/ext"
         case _:
-            return entry.event in ("opened", "revoked")
+            return entry.event in ("opened", "revoked", "paired", "unpaired")
 
 
 class Verified(msgspec.Struct, frozen=True):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import sqlite3
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -22,8 +21,9 @@ from zot.events import ApprovalRequest, status_of
 from zot.file_names import FileNames
 from zot.files import read_chunks
 from zot.journal import queries, replay
-from zot.journal.journal import Journal
+from zot.journal.connection import Connection
 from zot.journal.queries import SessionRecord
+from zot.journal.sessions import SessionJournal
 from zot.messages import ImageBlock, Message, ResultBlock, TranscriptBlock, show, timestamp
 from zot.runtime.pool import SessionPool
 from zot.serve.daemon.access import check_use
@@ -69,7 +69,7 @@ class CatalogEntry(msgspec.Struct, frozen=True):
 class SessionCatalog:
     """Sessions stored in a journal."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: SessionJournal) -> None:
         self.journal = journal
         self._ledger = SpendingCache()
         #: Last words of sessions, each with the epoch and the row that they were read at.
@@ -78,7 +78,7 @@ class SessionCatalog:
     async def position(self, session_id: str) -> tuple[int, int]:
         """Return the number of a session's newest row, and its epoch. Raise NoSuchSession."""
 
-        def look(connection: sqlite3.Connection) -> tuple[SessionRecord, int]:
+        def look(connection: Connection) -> tuple[SessionRecord, int]:
             record = queries.get(connection, session_id)
             return record, queries.last_seq(connection, record.number)
 
@@ -101,7 +101,7 @@ class SessionCatalog:
         """Return sessions, newest first; with ``query``, only those with a matching message; ``only`` those ids."""
         found = [hit.session for hit in await self.journal.search(query)] if query else None
 
-        def look(connection: sqlite3.Connection) -> list[CatalogEntry]:
+        def look(connection: Connection) -> list[CatalogEntry]:
             entries: list[CatalogEntry] = []
             closed = queries.closed_ids(connection)
             branches: dict[str, str] = {}
@@ -130,7 +130,7 @@ class SessionCatalog:
 
         return await self.journal.reading(look)
 
-    def _last_words_of(self, connection: sqlite3.Connection, record: SessionRecord, last_seq: int) -> str:
+    def _last_words_of(self, connection: Connection, record: SessionRecord, last_seq: int) -> str:
         at = record.epoch, last_seq
         known = self._last_words.get(record.id)
         if known is None or known[0] != at:
@@ -171,7 +171,7 @@ class SessionCatalog:
         Raise NoSuchSession.
         """
 
-        def look(connection: sqlite3.Connection) -> list[Message]:
+        def look(connection: Connection) -> list[Message]:
             _, rows = queries.all_changes(connection, queries.get(connection, session_id).number)
             changes = [row for row in rows if isinstance(row, Change)]
             return all_messages(changes) if every else current_messages(changes)
@@ -181,7 +181,7 @@ class SessionCatalog:
     async def endings(self, session_id: str) -> Endings:
         """Return the endings of unsuccessful runs. Raise NoSuchSession."""
 
-        def look(connection: sqlite3.Connection) -> list[Row]:
+        def look(connection: Connection) -> list[Row]:
             return replay.failed_runs(connection, queries.get(connection, session_id).number)
 
         return endings(await self.journal.reading(look))
@@ -202,7 +202,7 @@ class SessionCatalog:
         """Return the number of the newest event up to ``upto``; 0 if there is none. Raise NoSuchSession."""
         return await self.journal.reading(replay.last_event, session_id, upto)
 
-    def _pending_approval(self, connection: sqlite3.Connection, record: SessionRecord) -> ApprovalRequest | None:
+    def _pending_approval(self, connection: Connection, record: SessionRecord) -> ApprovalRequest | None:
         if record.owner is None or self.journal.is_run_here(record):
             return None  # The session's own worker knows.
         return replay.open_approval(connection, record, timestamp())
@@ -211,7 +211,7 @@ class SessionCatalog:
         """Return whether any process runs a session, and the approval request of a run in another process, dead or
         alive. Raise NoSuchSession."""
 
-        def look(connection: sqlite3.Connection) -> tuple[bool, ApprovalRequest | None]:
+        def look(connection: Connection) -> tuple[bool, ApprovalRequest | None]:
             record = queries.get(connection, session_id)
             return self._is_running(record), self._pending_approval(connection, record)
 

@@ -40,7 +40,7 @@ from zot.wire.jsonrpc import NULL, TOO_MANY_CLIENTS, RpcError, encode_error
 from zot.wire.lines import MAX_LINE_BYTES
 
 if TYPE_CHECKING:
-    from zot.journal.journal import Journal
+    from zot.journal.sessions import SessionJournal
     from zot.runtime.shared import SharedResources
     from zot.serve.daemon.audit import Audit
     from zot.serve.daemon.sessions import DaemonSessions
@@ -54,7 +54,7 @@ class DaemonParts:
         place: DaemonPaths,
         agents: AgentConfigs,
         *,
-        journal: Journal,
+        journal: SessionJournal,
         resources: SharedResources,
         audit: Audit,
         flags: Mapping[str, Any],
@@ -82,7 +82,7 @@ class DaemonParts:
     def config(self, alias: str, session_id: str | None, cwd: str | None) -> Config:
         """Return the settings of an agent's session. Raise NoSuchAgent, ConfigError."""
         config = self.agents.config(alias, self.flags)
-        journal = self.place.journal or config.journal
+        journal = self.flags.get("journal") or self.place.journal or config.journal
         config = msgspec.structs.replace(config, session=session_id, journal=journal, private=self.private)
         return config if cwd is None else msgspec.structs.replace(config, cwd=cwd)
 

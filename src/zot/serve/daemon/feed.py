@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,8 +16,9 @@ from typing import TYPE_CHECKING
 from zot.errors import AgentError, NoSuchSession
 from zot.events import AgentEvent, ConversationReplaced, Done, PanelOpened
 from zot.journal import queries, replay
-from zot.journal.journal import Journal
+from zot.journal.connection import Connection
 from zot.journal.queries import ChangedSession, changed_since, find, last_seq, owned
+from zot.journal.sessions import SessionJournal
 from zot.messages import timestamp
 from zot.panels import OpenPanels
 from zot.runtime.pool import Channel
@@ -47,7 +47,7 @@ _CATCH_UP_S = 1.0
 class RecordedEvents:
     """Recorded events of one session, read from the journal."""
 
-    def __init__(self, journal: Journal, session_id: str) -> None:
+    def __init__(self, journal: SessionJournal, session_id: str) -> None:
         self._journal = journal
         self._session_id = session_id
 
@@ -58,7 +58,7 @@ class RecordedEvents:
         Replacements of the whole conversation are among them.
         """
 
-        def look(connection: sqlite3.Connection) -> list[tuple[int, AgentEvent]]:
+        def look(connection: Connection) -> list[tuple[int, AgentEvent]]:
             if epoch not in (0, queries.get(connection, self._session_id).epoch):
                 return []
             events = replay.events_after(connection, self._session_id, after, limit)
@@ -386,7 +386,7 @@ class ForeignRunWatcher:
         self._running: set[str] = set()
         self._missing: set[str] = set()
         self._unrecoverable: set[str] = set()
-        #: SQLite's data_version at the last check, by connection.
+        #: The version of the database at the last check, by connection.
         self._versions: dict[int, int] = {}
         #: Wall-clock time of the last check, as in the sessions' records. The clock may be set meanwhile.
         self._checked = time.time()
@@ -434,14 +434,14 @@ class ForeignRunWatcher:
         self._missing = missing
         self._unrecoverable &= missing
 
-    def _has_changed(self, connection: sqlite3.Connection) -> bool:
+    def _has_changed(self, connection: Connection) -> bool:
         """True if the database has changed since this connection's last check."""
-        (version,) = connection.execute("PRAGMA data_version").fetchone()
+        version = self._journal.version(connection)
         before, self._versions[id(connection)] = self._versions.get(id(connection)), version
         return bool(before != version)
 
     def _newest(
-        self, connection: sqlite3.Connection, feeds: Mapping[str, SessionFeed], since: str
+        self, connection: Connection, feeds: Mapping[str, SessionFeed], since: str
     ) -> dict[str, tuple[int, int]]:
         """Return the newest row and the epoch of the followed sessions with rows that were not sent here."""
         found = changed_since(connection, since)

@@ -137,6 +137,7 @@ class Notifier:
     def __init__(self, env: MutableMapping[str, str], *, pid: int | None = None) -> None:
         """Take systemd's variables out of ``env``, so that no child process can notify in our name."""
         self._address = env.pop("NOTIFY_SOCKET", "")
+        self._was_ready = False
         interval, meant = env.pop("WATCHDOG_USEC", ""), env.pop("WATCHDOG_PID", "")
         ours = meant in ("", str(os.getpid() if pid is None else pid))
         #: Interval of `ping` in seconds, half of the required one; None if systemd's watchdog is off.
@@ -144,7 +145,7 @@ class Notifier:
 
     def ready(self, status: str) -> None:
         """Notify that connections are accepted, also after `reloading`."""
-        self._send("READY=1", f"STATUS={status}", f"MAINPID={os.getpid()}")
+        self._was_ready = self._send("READY=1", f"STATUS={status}", f"MAINPID={os.getpid()}") or self._was_ready
 
     def reloading(self) -> None:
         """Notify that the configuration is being read again; `ready` ends this state."""
@@ -162,17 +163,24 @@ class Notifier:
         """Notify that another process is the service from now on."""
         self._send(f"MAINPID={pid}")
 
-    def _send(self, *lines: str) -> None:
+    def _send(self, *lines: str) -> bool:
         if not self._address:
-            return
+            return False
         # An address that begins with @ is in the abstract namespace.
         address = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
                 line.setblocking(False)
                 line.sendto("\n".join(lines).encode(), address)
+        except FileNotFoundError as problem:
+            if not self._was_ready:
+                log.warning("systemd was not notified of %s: %s", lines[0], problem.strerror)
+            self._address = ""  # Not systemd: a program that started the daemon and waited until it was ready.
         except OSError as problem:
             log.warning("systemd was not notified of %s: %s", lines[0], problem.strerror or problem)
+        else:
+            return True
+        return False
 
 
 def take_listeners(env: MutableMapping[str, str], *, first: int = _FIRST_DESCRIPTOR) -> tuple[socket.socket, ...]:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from zot.config.agents import AgentConfigs, daemon_journal
 from zot.config.paths import DaemonPaths
 from zot.errors import ConfigError, StoreFailed
-from zot.journal.journal import Journal
+from zot.journal.opening import open_journal
+from zot.journal.sessions import SessionJournal
 from zot.runtime.shared import SharedResources
 from zot.serve.daemon.claim import Claim, hand_over
 from zot.serve.daemon.lifecycle import BackgroundTasks, Notifier
@@ -74,7 +75,7 @@ async def serve(
     return 0 if is_there and not failure.is_set() else 1
 
 
-def _stop_on_journal_failure(daemon: Daemon, journal: Journal) -> asyncio.Event:
+def _stop_on_journal_failure(daemon: Daemon, journal: SessionJournal) -> asyncio.Event:
     """Stop the daemon when its journal fails for good, and set the event: a restarted daemon can serve again."""
     loop, failure = asyncio.get_running_loop(), asyncio.Event()
 
@@ -95,7 +96,7 @@ async def _open_daemon(
 ) -> Daemon:
     """Open the journal and create the daemon."""
     loop = asyncio.get_running_loop()
-    opening = loop.create_task(Journal.open(daemon_journal(place, agents)), name="zot journal")
+    opening = loop.create_task(open_journal(daemon_journal(place, agents, given)), name="zot journal")
     try:
         await asyncio.sleep(0)
         # Imported lazily: while the disk is at work.

@@ -22,7 +22,7 @@ from zot.events import (
 from zot.files import read_content
 from zot.messages import ZERO, ImageBlock
 from zot.run_summary import RunSummary
-from zot.runtime.pool import NewSession, SessionPool
+from zot.runtime.pool import NewSessionSettings, SessionPool
 from zot.serve.daemon.access import (
     check_approval,
     check_idle,
@@ -267,7 +267,7 @@ class SessionMethods:
     # Open, attach, close.
 
     async def _new(self, connection: ClientConnection, asked: daemon_types.New) -> AnswerThen:
-        wanted = NewSession(asked.agent_alias, asked.cwd, guarded=not connection.is_local)
+        wanted = NewSessionSettings(asked.agent_alias, asked.cwd, guarded=not connection.is_local)
         session_id = asked.session_id or new_session_id()
         await check_name(self._catalog, session_id)
         await evict_if_directory_gone(self._pool, connection, session_id, wanted)
@@ -276,7 +276,9 @@ class SessionMethods:
                 return await self._opened(connection, session_id, wanted)
         return await self._opened(connection, session_id, wanted)
 
-    async def _opened(self, connection: ClientConnection, session_id: str, wanted: NewSession | None) -> AnswerThen:
+    async def _opened(
+        self, connection: ClientConnection, session_id: str, wanted: NewSessionSettings | None
+    ) -> AnswerThen:
         # Looking at an existing session must not evict another one.
         async with self._pool.use(session_id, wanted, looks=wanted is None) as session:
             if wanted is not None and session.agent.name not in ("", wanted.agent):
@@ -538,7 +540,7 @@ class SessionMethods:
                 if (one.tool, one.subject) == (asked.tool, asked.subject):
                     await session.forget(one)
                     return daemon_types.Forgotten(asked.session_id)
-        raise UserError("no such permission is remembered")
+        raise UserError("no such permission is stored")
 
 
 def _not_begun(why: AgentError, code_if_unwanted: int) -> RpcError:

@@ -20,7 +20,7 @@ from zot.messages import timestamp
 from zot.providers.models import Model
 from zot.runtime.check import check, working_directory
 from zot.runtime.open import HOSTED, OpenRequest, open_session, open_unrecorded, preload
-from zot.runtime.pool import NewSession, SessionPool
+from zot.runtime.pool import NewSessionSettings, SessionPool
 from zot.runtime.providers import EarlierProviders, models_of
 from zot.runtime.toolbox import warn_without_sandbox
 from zot.serve.daemon.catalog import SessionCatalog
@@ -165,7 +165,7 @@ class SessionOpener:
         #: Sessions with choices by a client, which flags must not undo when they are loaded again.
         self._chosen: set[str] = set()
 
-    async def opening(self, session_id: str, wanted: NewSession | None) -> Session:
+    async def opening(self, session_id: str, wanted: NewSessionSettings | None) -> Session:
         """Load a session, or create it as ``wanted``. Raise NoSuchSession if it does not exist and none is wanted."""
         request = self._request(session_id, wanted)
         try:
@@ -182,7 +182,9 @@ class SessionOpener:
             raise
         return session
 
-    def _request(self, session_id: str, wanted: NewSession | None, recorded: Configured | None = None) -> OpenRequest:
+    def _request(
+        self, session_id: str, wanted: NewSessionSettings | None, recorded: Configured | None = None
+    ) -> OpenRequest:
         """Return the request for a session: a new one as ``wanted``, or one that exists with ``recorded`` settings.
 
         Raise NoSuchAgent, or UserError if another agent than the recorded one is wanted.
@@ -281,7 +283,7 @@ class SessionOpener:
         return Overrides(frozenset(self._parts.flags.keys() - (_CHOSEN if session_id in self._chosen else ())))
 
 
-def _alias(recorded: Configured | None, wanted: NewSession | None, session_id: str) -> str:
+def _alias(recorded: Configured | None, wanted: NewSessionSettings | None, session_id: str) -> str:
     """Return the agent of a session. Raise UserError if another one is wanted."""
     if recorded is None:
         return DEFAULT_AGENT if wanted is None else wanted.agent

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from zot.errors import ConfigError, DaemonRunning, Stopping
+from zot.errors import ConfigError, DaemonRunning, Stopping, plain_reason
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 
 if TYPE_CHECKING:
@@ -347,7 +347,9 @@ async def keep_socket(daemon: Daemon, claim: Claim, leave: Callable[[], None], *
         except (OSError, ConfigError, DaemonRunning) as problem:
             if str(problem) != logged:
                 logged = str(problem)
-                log.warning("the socket %s was removed and could not be created again: %s", claim.path, problem)
+                log.warning(
+                    "the socket %s was removed and could not be created again: %s", claim.path, plain_reason(problem)
+                )
             continue
         log.warning("the socket %s was removed by another program and has been created again", claim.path)
         former, leave = leave, await listen(daemon, claim.listener)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ import msgspec
 
 from zot.errors import UserError
 from zot.journal import queries, replay
+from zot.journal.connection import Connection
 from zot.journal.queries import SessionRecord, Spent, spent
 from zot.messages import ZERO, timestamp
 from zot.wire import daemon_types
@@ -103,7 +103,7 @@ class SpendingCache:
         self._pages: dict[int, _Page] = {}
 
     def calls(
-        self, connection: sqlite3.Connection, span: Span, agent: str | None, only: Collection[str] | None = None
+        self, connection: Connection, span: Span, agent: str | None, only: Collection[str] | None = None
     ) -> Iterator[tuple[str, Spent]]:
         """Yield the model calls of one agent or of all that may lie in a span, with their agents.
 
@@ -123,7 +123,7 @@ class SpendingCache:
                 else:
                     yield from ((page.agent, day.calls) for day in page.days)
 
-    def _page(self, connection: sqlite3.Connection, record: SessionRecord) -> _Page:
+    def _page(self, connection: Connection, record: SessionRecord) -> _Page:
         seen = record.updated, record.epoch, queries.last_seq(connection, record.number)
         page = self._pages.get(record.number)
         if page is None or page.seen != seen:

@@ -26,7 +26,7 @@ from zot.errors import (
     explained,
 )
 from zot.events import notice_lines
-from zot.journal.record import Record
+from zot.journal.session_store import SessionStore
 from zot.run_summary import CUT_OFF, RunSummary
 from zot.runtime.idempotency import IdempotentRequest, IdempotentRun, StoredAnswer, answer_of
 from zot.runtime.open import OpenRequest, open_session
@@ -326,7 +326,7 @@ class RequestRun(Subscriber):
 
 def _once(session: Session, asked: IdempotentRequest) -> IdempotentRun:
     record = session.store
-    assert isinstance(record, Record)  # A host's session is always recorded.
+    assert isinstance(record, SessionStore)  # A host's session is always recorded.
     return IdempotentRun(record, asked)
 
 

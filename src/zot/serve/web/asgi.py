@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from zot.config.agents import AgentConfigs, daemon_journal
 from zot.config.paths import DaemonPaths
 from zot.config.tokens import path_in
-from zot.journal.journal import Journal
+from zot.journal.opening import open_journal
 from zot.runtime.shared import SharedResources
 from zot.serve.daemon.audit import Audit, Identity, Refusals
 from zot.serve.daemon.daemon import Daemon, DaemonParts
@@ -185,7 +185,7 @@ async def open_daemon(config_dir: str | os.PathLike[str], **settings: Any) -> As
     """
     place = _place_in(config_dir)
     agents = AgentConfigs.load(place.config_dir)
-    journal = await Journal.open(daemon_journal(place, agents))
+    journal = await open_journal(daemon_journal(place, agents, settings))
     resources = SharedResources(serves_many=True)
     # `zot ext logs` looks in zot's home, but an embedded daemon keeps everything in one directory.
     flags = {**settings, "data": place.data_dir}

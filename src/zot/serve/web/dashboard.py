@@ -35,7 +35,7 @@ POLICY = "; ".join(
         "default-src 'none'",
         "script-src 'self'",
         "style-src 'self'",
-        "img-src 'self'",
+        "img-src 'self' blob:",
         "connect-src 'self'",
         "base-uri 'none'",
         "form-action 'none'",
@@ -58,6 +58,8 @@ _KINDS = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
+#: Sent by the page with each POST.
+PAGE_HEADER = b"x-zot-page"
 _PAGE = "index.html"
 #: Replaced in the page by the digest of all assets, which is a part of their addresses.
 _DIGEST = b"{{digest}}"
@@ -112,16 +114,21 @@ class CookieGuard:
             return
         grant = cookie_grant(scope, self._gate)
         if grant is None:
-            await refuse(scope, send, 401, "this browser is not paired; `zot web pair` prints a link")
+            await refuse(scope, send, 401, "this browser is not paired; print a link with: zot web pair")
             return
         scope["zot.grant"], scope["zot.bearer"] = grant, grant.name
         await self._app(scope, receive, send)
 
 
 def is_from_own_page(scope: Scope) -> bool:
-    """True if a page of the daemon made a request. The gate has already refused foreign and doubled origins."""
+    """True if a page of the daemon made a request. The gate has already refused foreign and doubled origins.
+
+    A POST also has a header that a foreign page can send only after a preflight, which is never answered.
+    """
     sites = headers_of(scope, b"sec-fetch-site")
     if sites and sites != ["same-origin"]:
+        return False
+    if scope.get("method") == "POST" and headers_of(scope, PAGE_HEADER) != ["1"]:
         return False
     return bool(headers_of(scope, b"origin")) or (scope.get("method") == "GET" and sites == ["same-origin"])
 
@@ -186,7 +193,7 @@ class Dashboard:
         except AgentError:  # Not quoted: it names paths.
             return _refused(503, "the daemon cannot pair now; its log has the reason")
         if paired is None:
-            return _refused(401, "this link was used already, or is over; `zot web pair` prints another")
+            return _refused(401, "this link was used already, or has expired; print another with: zot web pair")
         self._audit.note("paired", Identity("http", token=paired.name), method=f"{PATH}/pair")
         answer = JSONResponse({"device": paired.name}, headers=_no_store())
         self._set_cookie(answer, request, paired.token, int(paired.lasts_s))

@@ -167,7 +167,9 @@ class Gate:
     def refusal(self, scope: Scope) -> Refusal | None:
         """Return the reason to refuse a request regardless of its token; None to accept it."""
         if _bears_token_in_url(scope):
-            return Refusal(400, "token_in_url", "a token in an address ends up in logs: use a header; and replace it")
+            return Refusal(
+                400, "token_in_url", "a token in a URL ends up in logs: send it in a header; replace this one"
+            )
         hosts = headers_of(scope, b"host")
         if len(hosts) != 1 or _name_of(hosts[0]) not in self._hosts:
             return Refusal(421, "host", "this is not a host name of the daemon; add it to hosts in [daemon]")

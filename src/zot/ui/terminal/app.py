@@ -54,13 +54,13 @@ KEYS = """\
 **Keys**
 
 - `Enter` sends; `Ctrl+J`, `Shift+Enter`, `Alt+Enter` or `\\` `Enter` begin a new line
-- `Esc` aborts what runs; `Ctrl+C` twice, or `Ctrl+D`, leaves; `Ctrl+Z` suspends, `Ctrl+_` undoes
-- while the model is busy, `Enter` lets a message wait, `Ctrl+S` steers; `Up` takes back what waits, `Ctrl+R` removes it
-- `Up`, `Down`: what you wrote before; `Tab` completes `/commands` and `@files`
+- `Esc` aborts the run; `Ctrl+C` twice, or `Ctrl+D`, leaves; `Ctrl+Z` suspends, `Ctrl+_` undoes
+- while the model is busy, `Enter` queues a message, `Ctrl+S` steers; `Up` takes a queued one back, `Ctrl+R` removes it
+- `Up`, `Down` recall your earlier prompts; `Tab` completes `/commands` and `@files`
 - `PageUp`, `PageDown`, `Ctrl+Home`, `Ctrl+End` or the mouse wheel scroll
 - `Ctrl+O` unfolds everything, a click one block; `Shift+Tab` goes to the transcript, where `j`, `k` and `Enter` do it
-- a question about a call: `y` allows it, `a` for the rest of the session, `n` or `Esc` not at all
-- in a panel all keys are the extension's, but `Esc` closes it; `Shift+Tab` enters and leaves it"""
+- when a call needs approval, `y` allows it once, `a` for the rest of the session; `n` or `Esc` rejects it
+- in a panel, all keys go to the extension, except `Esc`, which closes it; `Shift+Tab` enters and leaves it"""
 
 
 #: A second press after more than this counts as the first.
@@ -262,7 +262,7 @@ class ZotApp(Ground):
         self.panels = Panels(self.editor, clock)
         self.speech = PromptSender(self)
         self.waits, self._leaving = ExtensionWaits(self.show_doing), DoublePress(clock)
-        self.status.hint = lambda: "Ctrl+C again leaves; Esc aborts what runs" if self._leaving.is_pressed else ""
+        self.status.hint = lambda: "Ctrl+C again quits; Esc aborts the run" if self._leaving.is_pressed else ""
         #: The final state of the conversation, read when the app closes.
         self.left: SessionState | None = None
 
@@ -403,7 +403,7 @@ class ZotApp(Ground):
     def on_paste(self, event: Paste) -> None:
         """Keep a paste that no focused widget took."""
         self.editor.post_message(Paste(event.text))
-        self.live.story.note("what was pasted is in the editor")
+        self.live.story.note("the pasted text is in the editor")
 
     def on_editor_submitted(self, message: Editor.Submitted) -> None:
         self.transcript.show_end()

@@ -470,7 +470,7 @@ class TranscriptBuilder:
     def _begin_call(self, event: ToolUseStart) -> None:
         self._end_thought()
         self._known(event.id, event.name)
-        self.doing = f"writing a call of {event.name}"
+        self.doing = f"writing a call to {event.name}"
 
     def _write_call(self, event: ToolUseArgs) -> None:
         if (called := self._calls.get(event.id)) is not None:
@@ -493,7 +493,7 @@ class TranscriptBuilder:
             self._view.add(NoteEntry(event.message, "error"))
 
     def _retry(self, event: Retry) -> None:
-        when = f"again in {format_duration(event.delay_ms)} (try {event.attempt + 1})"
+        when = f"retrying in {format_duration(event.delay_ms)} (attempt {event.attempt + 1})"
         self.doing = f"{when}: {event.reason}"
 
     def _wait(self, event: ExtWaiting) -> None:
@@ -556,7 +556,7 @@ class TranscriptBuilder:
 
     def _compacted(self, event: CompactDone) -> None:
         why = "the conversation was compacted automatically" if event.auto else "the conversation was summarised"
-        more = f"; {event.pruned} results of tools were shortened" if event.pruned else ""
+        more = f"; {event.pruned} tool results were shortened" if event.pruned else ""
         self._view.add(NoteEntry(f"{why}{more}", "info"))
         if event.summary:
             self._view.add(ThoughtEntry(event.summary))

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from zot.events import ApprovalAnswer, ApprovalRequest, Done, ToolProgress, ToolResult, TurnEnd, TurnStart
-from zot.text import escaped, printable
+from zot.text import escaped, printable, visible
 from zot.ui import readable
 
 #: Escape sequences of terminal programs: colours, cursor movements, titles.
@@ -106,7 +106,7 @@ def program_output(text: str) -> str:
 
 def unabridged(text: str) -> str:
     """Return a call's text unabridged: every invisible character but LF and TAB written as its escape."""
-    return "\n".join(printable(line.expandtabs(4)) for line in text.split("\n"))
+    return visible(text.expandtabs(4))
 
 
 def tokens(count: int) -> str:

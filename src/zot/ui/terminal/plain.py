@@ -169,7 +169,7 @@ class LinePrinter:
             case Error(message=message):
                 self.say(f"-- failed: {one_line(message)}")
             case Retry(reason=reason, delay_ms=delay_ms):
-                self.say(f"-- again in {format_duration(delay_ms)}: {one_line(reason)}")
+                self.say(f"-- retrying in {format_duration(delay_ms)}: {one_line(reason)}")
             case CompactDone():
                 self.say("-- the conversation was compacted")
             case ConversationReplaced(messages=messages):
@@ -330,7 +330,7 @@ class PlainTerminal(Subscriber):
         """Drop lines typed during a run that is aborted."""
         for line in self._typed.drop():
             if line.strip():
-                self._printer.say(f"-- not said: {one_line(line, 160)}")
+                self._printer.say(f"-- not sent: {one_line(line, 160)}")
 
     async def _line(self, prompt: str) -> str | None:
         if self._typed.is_over:

@@ -73,7 +73,7 @@ class Question(Vertical, can_focus=True):
         super().__init__()
         self.sudden = sudden
         by_key = any(one.key for one in options)
-        self._hint = hint or ("Esc leaves it" if by_key else "Enter takes it, Esc leaves it; type to search")
+        self._hint = hint or ("Esc cancels" if by_key else "Enter selects, Esc cancels; type to search")
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._title = safe(title)
         self._options = options

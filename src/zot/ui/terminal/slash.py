@@ -107,11 +107,11 @@ _OPTIONS = [Option(value=False, label="not now", key="n"), Option(value=True, la
 
 def _trust_body(one: Untrusted) -> str:
     what = (
-        "It is a program, which could do what you can do."
+        "It is a program: it can do whatever you can do."
         if one.kind == "extension"
         else "It is text that the model may follow."
     )
-    shadows = f"\nIt would take the place of the one in {one.shadows}." if one.shadows else ""
+    shadows = f"\nIt would replace the one in {one.shadows}." if one.shadows else ""
     covers = "".join(f"\n{line}" for line in one.covers)
     return f"{one.directory}\n{what}{shadows}{covers}"
 
@@ -204,7 +204,7 @@ async def _model(terminal: Terminal, args: str) -> None:
         chosen = await terminal.choose(f"Model (now {now.model})", options)
     if chosen is not None:
         await terminal.conversation.use_model(chosen)
-        terminal.note(f"the next model call asks {chosen.provider}/{chosen.id}")
+        terminal.note(f"the next model call uses {chosen.provider}/{chosen.id}")
 
 
 def _model_label(provider: str, model: str, window: int) -> str:
@@ -242,7 +242,8 @@ async def _sessions(terminal: Terminal, args: str) -> None:
     if not known:
         terminal.note("no session has been recorded yet")
         return
-    chosen = await terminal.choose("Go to which session?", [Option(one.id, _session_label(one, cwd)) for one in known])
+    options = [Option(one.id, _session_label(one, cwd)) for one in known]
+    chosen = await terminal.choose("Switch to which session?", options)
     if chosen is not None:
         await terminal.switch(chosen)
 
@@ -267,7 +268,7 @@ async def _session(terminal: Terminal, args: str) -> None:
             await _check_idle(terminal)
             made = await terminal.home.import_(_absolute(rest))
             await terminal.switch(made)
-            terminal.note(f"this is session {made}", "success")
+            terminal.note(f"switched to session {made}", "success")
         case "fork":
             await _fork(terminal, rest)
         case "tree":
@@ -301,7 +302,7 @@ async def _export_session(terminal: Terminal, path: str) -> None:
     session = await _recorded_id(terminal)
     path = _absolute(path) if path else _free_path(session, ".jsonl")
     await terminal.home.export(session, path)
-    terminal.note(f"the session is in {path}", "success")
+    terminal.note(f"exported the session to {path}", "success")
 
 
 async def _fork(terminal: Terminal, count: str) -> None:
@@ -311,7 +312,7 @@ async def _fork(terminal: Terminal, count: str) -> None:
     await _check_idle(terminal)
     made = await terminal.conversation.fork(int(count) if count else None)
     await terminal.switch(made)
-    terminal.note(f"this is session {made} from here on; the other one stays as it is", "success")
+    terminal.note(f"switched to session {made}; the original is unchanged", "success")
 
 
 def tree(sessions: Sequence[SessionInfo], here: str) -> str:
@@ -429,10 +430,10 @@ async def _approvals(terminal: Terminal, args: str) -> None:
         terminal.note("no call is always allowed")
         return
     options = [Option(one, f"{one.tool}  {one.subject}".rstrip()) for one in known]
-    chosen = await terminal.choose("Allowed for this session; which one shall be asked about again?", options)
+    chosen = await terminal.choose("These calls are always allowed in this session. Revoke which one?", options)
     if chosen is not None:
         await terminal.conversation.forget(chosen)
-        terminal.note(f"{chosen.tool} {chosen.subject}: will be asked about again")
+        terminal.note(f"revoked: zot asks again before {chosen.tool} {chosen.subject}".rstrip())
 
 
 async def _cost(terminal: Terminal, args: str) -> None:
@@ -456,14 +457,14 @@ async def _export(terminal: Terminal, args: str) -> None:
         write_new(path, [page(title, said, model=now.model, usage=now.usage).encode("utf-8", "replace")])
 
     await asyncio.to_thread(write)  # In a thread: long conversations take a while.
-    terminal.note(f"the conversation is in {path}", "success")
+    terminal.note(f"exported the conversation to {path}", "success")
 
 
 def _absolute(path: str) -> str:
     try:
         return os.path.abspath(os.path.expanduser(path))
     except FileNotFoundError:
-        raise UserError("the directory that zot was started in is gone: say where, with a path from /") from None
+        raise UserError("the directory that zot was started in is gone; give an absolute path") from None
 
 
 def _free_path(name: str, suffix: str) -> str:
@@ -477,26 +478,26 @@ async def _exit(terminal: Terminal, args: str) -> None:
 
 
 COMMANDS: Mapping[str, SlashCommand] = {
-    "help": SlashCommand(_help, "", "these commands, and the keys"),
-    "model": SlashCommand(_model, "[ID]", "ask another model"),
-    "login": SlashCommand(_login, "[PROVIDER]", "store the key of a provider"),
-    "logout": SlashCommand(_logout, "[PROVIDER]", "forget it"),
-    "sessions": SlashCommand(_sessions, "[ID]", "go to another session"),
-    "session": SlashCommand(_session, "[new|export|import|fork|tree]", "this session: about it, or a copy of it"),
-    "compact": SlashCommand(_compact, "", "summarise the conversation, to make room"),
+    "help": SlashCommand(_help, "", "show these commands and the keys"),
+    "model": SlashCommand(_model, "[ID]", "use another model"),
+    "login": SlashCommand(_login, "[PROVIDER]", "store a provider's key"),
+    "logout": SlashCommand(_logout, "[PROVIDER]", "delete a stored key"),
+    "sessions": SlashCommand(_sessions, "[ID]", "switch to another session"),
+    "session": SlashCommand(_session, "[new|export|import|fork|tree]", "show this session; start, export or fork one"),
+    "compact": SlashCommand(_compact, "", "summarise older messages, to make room"),
     "undo-compact": SlashCommand(_undo_compact, "", "undo the newest compaction"),
-    "rewind": SlashCommand(_rewind, "[MESSAGES]", "go back to before a message, with the files changed since"),
-    "clear": SlashCommand(_clear, "", "forget the conversation"),
-    "jump": SlashCommand(_jump, "", "go to something you said before"),
-    "btw": SlashCommand(_btw, "QUESTION", "ask something that does not become part of the conversation"),
-    "skills": SlashCommand(_skills, "", "what the model can look up"),
-    "lock": SlashCommand(_lock, "", "keep the tools inside the directory"),
-    "unlock": SlashCommand(_unlock, "", "let them out"),
+    "rewind": SlashCommand(_rewind, "[MESSAGES]", "return to before a message, and restore the files changed since"),
+    "clear": SlashCommand(_clear, "", "clear the conversation"),
+    "jump": SlashCommand(_jump, "", "scroll to one of your earlier messages"),
+    "btw": SlashCommand(_btw, "QUESTION", "ask a side question, which stays out of the conversation"),
+    "skills": SlashCommand(_skills, "", "list the skills"),
+    "lock": SlashCommand(_lock, "", "confine the tools to the directory"),
+    "unlock": SlashCommand(_unlock, "", "stop confining the tools"),
     "reload-ext": SlashCommand(_reload, "", "reload the extensions"),
-    "mcp": SlashCommand(_mcp, "", "the MCP servers, and why one cannot be used"),
-    "approvals": SlashCommand(_approvals, "", "the calls that are always allowed; revoke one"),
-    "cost": SlashCommand(_cost, "", "what it used so far"),
-    "export": SlashCommand(_export, "[FILE]", "the conversation as one HTML file"),
+    "mcp": SlashCommand(_mcp, "", "list the MCP servers, and why one cannot be used"),
+    "approvals": SlashCommand(_approvals, "", "list the calls that are always allowed; revoke one"),
+    "cost": SlashCommand(_cost, "", "show the tokens and the cost so far"),
+    "export": SlashCommand(_export, "[FILE]", "export the conversation as one HTML file"),
     "exit": SlashCommand(_exit, "", "leave"),
 }
 

@@ -22,13 +22,12 @@ export class Lost extends Error {
   }
 }
 
-/** A subscription to one session: `last` is the number of the newest event that was delivered. */
+/** A subscription to one session: `last` is the number of the newest event that was delivered, null before the first attach. */
 class Subscription {
-  constructor(id, whole) {
+  constructor(id, after, epoch) {
     this.id = id;
-    this.whole = whole;
-    this.last = whole ? 0 : null;
-    this.epoch = null;
+    this.last = after;
+    this.epoch = epoch;
     this.pending = false;
     this.catching = true;
     this.until = 0;
@@ -38,7 +37,8 @@ class Subscription {
 
 /**
  * Dispatches `state` (`connecting`, `catching`, `live`, `lost`, `unpaired`), `ready` after each connect, and, for
- * subscribed sessions, `session` events with {id, event, seq, old} or {id, reset: true} or {id, attached, live}.
+ * subscribed sessions, `session` events with {id, event, seq, old}, {id, attached}, {id, live}, {id, refused}, or
+ * {id, reset}: the subscription has ended, since another history has this id now.
  */
 export class Connection extends EventTarget {
   constructor(base) {
@@ -77,8 +77,9 @@ export class Connection extends EventTarget {
   async greet(socket) {
     try {
       const client = { name: "zot web", version: "1" };
-      const answer = await this.call("initialize", { protocolVersion: 1, features: ["events"], client });
+      const answer = await this.call("initialize", { protocolVersion: 1, features: ["events", "questions"], client });
       this.capabilities = new Set(answer.capabilities);
+      this.version = answer.serverVersion;
       this.wait = FIRST_MS;
       for (const one of this.subscriptions.values()) {
         one.catching = true;
@@ -95,8 +96,12 @@ export class Connection extends EventTarget {
     return this.capabilities.has(method);
   }
 
+  get isUp() {
+    return this.state === "live" || this.state === "catching";
+  }
+
   call(method, params) {
-    if (this.socket?.readyState !== WebSocket.OPEN) return Promise.reject(new Lost("there is no connection", { sent: false }));
+    if (this.socket?.readyState !== WebSocket.OPEN) return Promise.reject(new Lost("There is no connection.", { sent: false }));
     this.number += 1;
     const id = this.number;
     this.socket.send(JSON.stringify({ jsonrpc: "2.0", id, method, params: params ?? {} }));
@@ -114,13 +119,12 @@ export class Connection extends EventTarget {
     }
   }
 
-  /** Follow a session: from its beginning if `whole`, else from its open approval or from now on. */
-  subscribe(id, { whole = false } = {}) {
-    const known = this.subscriptions.get(id);
-    if (known && (known.whole || !whole)) return;
-    const subscription = new Subscription(id, whole);
+  /** Follow a session: after a row of the history `epoch`, or else from its open request, or from now on. */
+  subscribe(id, { after = null, epoch = null } = {}) {
+    if (after === null && this.subscriptions.has(id)) return;
+    const subscription = new Subscription(id, after, epoch);
     this.subscriptions.set(id, subscription);
-    if (this.state === "live" || this.state === "catching") this.attach(subscription);
+    if (this.isUp) this.attach(subscription);
   }
 
   unsubscribe(id) {
@@ -149,39 +153,29 @@ export class Connection extends EventTarget {
   }
 
   attached(one, answer) {
-    const asked = answer.askedSeq ?? null;
     if (one.epoch !== null && one.epoch !== answer.epoch) {
-      // Another history has this id: its numbers start again.
-      one.epoch = answer.epoch;
-      one.last = one.whole ? 0 : null;
-      this.tell({ id: one.id, reset: true });
-      this.attach(one);
+      this.reset(one); // Another history has this id: its numbers start again.
       return;
     }
     one.epoch = answer.epoch;
-    if (one.last === null) {
-      one.last = asked === null ? answer.lastSeq : asked - 1;
-      if (asked !== null) {
-        this.attach(one);
-        return;
-      }
-    }
+    one.asked = answer.askedSeq ?? null;
+    if (one.last === null) one.last = one.asked === null ? answer.lastSeq : one.asked - 1;
     one.pending = false;
-    one.asked = asked;
     one.until = answer.lastEventSeq ?? 0;
     this.tell({ id: one.id, attached: answer });
     this.progress(one);
+  }
+
+  reset(one) {
+    this.unsubscribe(one.id);
+    this.tell({ id: one.id, reset: true });
   }
 
   update({ sessionId, type, event, seq }) {
     const one = this.subscriptions.get(sessionId);
     if (!one || one.pending) return;
     if (type === "restarted") {
-      one.last = one.whole ? 0 : null;
-      one.epoch = null;
-      one.catching = true;
-      this.tell({ id: sessionId, reset: true });
-      this.attach(one);
+      this.reset(one);
       return;
     }
     if (seq !== undefined) {
@@ -217,7 +211,7 @@ export class Connection extends EventTarget {
 
   async lose() {
     this.socket = null;
-    for (const { reject } of this.calls.values()) reject(new Lost("the connection was lost", { sent: true }));
+    for (const { reject } of this.calls.values()) reject(new Lost("The connection was lost.", { sent: true }));
     this.calls.clear();
     for (const one of this.subscriptions.values()) one.pending = true;
     this.become("lost");
@@ -243,7 +237,7 @@ export class Connection extends EventTarget {
     const socket = this.socket;
     if (socket?.readyState !== WebSocket.OPEN) return;
     const asked = Date.now();
-    this.call("health").catch(() => {});
+    this.call("agents/list").catch(() => {});
     setTimeout(() => {
       if (this.socket !== socket || this.seen >= asked) return;
       socket.onclose = null;
@@ -251,6 +245,13 @@ export class Connection extends EventTarget {
       this.lose();
     }, ANSWER_MS);
   }
+}
+
+/** Send a request of this page to the daemon. The header is one that no foreign page can send. */
+export function post(base, path, body) {
+  const headers = { "content-type": "application/json", "x-zot-page": "1" };
+  return fetch(new URL(path, base), { method: "POST", headers, body: JSON.stringify(body), credentials: "same-origin" })
+    .catch(() => null);
 }
 
 /** Return who this browser is for the daemon; null if it is not paired, undefined if the daemon does not answer. */

@@ -1,0 +1,160 @@
+"""The queue of prompts: a job of procrastinate for each, with the session as its lock and the pool as its queue."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+import procrastinate
+from procrastinate.exceptions import ConnectorException
+from procrastinate.jobs import Status
+from procrastinate.schema import SchemaManager
+
+from zot.encoding import thread_safe_type
+from zot.errors import StoreFailed
+from zot.journal.postgres.connection import Address, DatabaseError, explained
+from zot.messages import ImageBlock
+
+#: The pool of sessions that name no other.
+DEFAULT_POOL = "default"
+_TASK = "zot.prompt"
+_MIGRATING = 0x7A6F7403
+_CONNECTIONS = 6
+
+
+class QueuedPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt on its way to a worker. Its first event has the ``prompt_id`` and a number above ``after``.
+
+    ``agent``, ``cwd`` and ``guarded`` are those of the session if it has to be created.
+    """
+
+    session_id: str
+    text: str
+    images: tuple[ImageBlock, ...] = ()
+    prompt_id: str
+    by: str = ""
+    after: int = 0
+    agent: str = "default"
+    cwd: str | None = None
+    guarded: bool = False
+
+
+#: Runs a prompt to its end, given its job's number.
+RunPrompt = Callable[[int, QueuedPrompt], Awaitable[None]]
+
+
+class PromptQueue:
+    """The prompts that wait for a worker, in order for each session. Open it before use."""
+
+    def __init__(self, address: Address, run: RunPrompt | None = None) -> None:
+        """``run`` is called by `work`."""
+        self._address = address
+        connector = procrastinate.PsycopgConnector(
+            conninfo=address.info, min_size=1, max_size=_CONNECTIONS, kwargs={"prepare_threshold": None}
+        )
+        self._app = procrastinate.App(connector=connector)
+
+        @self._app.task(name=_TASK, pass_context=True)
+        async def prompt(context: procrastinate.JobContext, body: str) -> None:
+            assert run is not None
+            assert context.job.id is not None
+            await run(context.job.id, msgspec.json.decode(base64.b64decode(body), type=thread_safe_type(QueuedPrompt)))
+
+    async def open(self) -> None:
+        """Connect; create the tables if needed. Raise StoreFailed."""
+        try:
+            await asyncio.to_thread(self._migrate)
+            await self._app.open_async()
+        except (DatabaseError, ConnectorException) as problem:
+            raise self._failed(problem) from problem
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._app.close_async()
+
+    async def add(self, prompt: QueuedPrompt, *, session: int, pool: str = DEFAULT_POOL) -> int:
+        """Queue a prompt for a session, by its number; return its job's number. Raise StoreFailed."""
+        # Not JSON of PostgreSQL: that has no NUL.
+        body = base64.b64encode(msgspec.json.encode(prompt)).decode()
+        try:
+            return await self._app.configure_task(_TASK, queue=pool, lock=str(session)).defer_async(body=body)
+        except ConnectorException as problem:
+            raise self._failed(problem) from problem
+
+    async def withdraw(self, job: int) -> bool:
+        """Remove a prompt that no worker has taken yet. False if one has."""
+        try:
+            return await self._app.job_manager.cancel_job_by_id_async(job, delete_job=True)
+        except ConnectorException as problem:
+            raise self._failed(problem) from problem
+
+    async def work(self, *, pool: str, concurrency: int, name: str, stop: asyncio.Event, grace_s: float) -> None:
+        """Run prompts of a pool until ``stop`` is set; then finish those that run, for ``grace_s`` at most."""
+        lease_s = self._address.lease_s
+        working = asyncio.create_task(
+            self._app.run_worker_async(
+                queues=[pool],
+                concurrency=concurrency,
+                name=name,
+                install_signal_handlers=False,
+                delete_jobs="always",
+                fetch_job_polling_interval=1.0,
+                update_heartbeat_interval=lease_s / 3,
+                stalled_worker_timeout=lease_s,
+                shutdown_graceful_timeout=grace_s,
+            ),
+            name="zot jobs",
+        )
+        stopping = asyncio.create_task(stop.wait(), name="zot stop")
+        try:
+            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            working.cancel()  # It finishes its jobs first.
+            await asyncio.wait({working})
+        if not working.cancelled() and (problem := working.exception()) is not None:
+            raise problem
+
+    async def take_over(self) -> int:
+        """Queue the prompts of workers that no longer answer again; return how many. Raise StoreFailed.
+
+        A prompt that has begun does not run twice: whoever takes it looks for it in the session first.
+        """
+        manager = self._app.job_manager
+        try:
+            stalled: Sequence[Any] = [*await manager.get_stalled_jobs(seconds_since_heartbeat=self._address.lease_s)]
+            for job in stalled:
+                await manager.retry_job(job)
+        except ConnectorException as problem:
+            raise self._failed(problem) from problem
+        return len(stalled)
+
+    async def counts(self) -> dict[str, dict[str, int]]:
+        """Return how many prompts wait (`todo`) and run (`doing`), by pool. Raise StoreFailed."""
+        try:
+            queues = [*await self._app.job_manager.list_queues_async()]
+        except ConnectorException as problem:
+            raise self._failed(problem) from problem
+        states = (Status.TODO.value, Status.DOING.value)
+        return {queue["name"]: {state: queue[state] for state in states} for queue in queues}
+
+    def _failed(self, problem: Exception) -> StoreFailed:
+        cause = problem if isinstance(problem, DatabaseError) else problem.__cause__
+        if isinstance(cause, DatabaseError):
+            return explained(cause, self._address.shown)
+        return StoreFailed(f"{self._address.shown} cannot be used: {problem}")
+
+    def _migrate(self) -> None:
+        connection = self._address.connect("opening")
+        try:
+            connection.execute("BEGIN")
+            connection.execute("SELECT pg_advisory_xact_lock(?)", (_MIGRATING,))
+            (is_there,) = connection.execute("SELECT to_regclass('procrastinate_jobs') IS NOT NULL").fetchone()
+            if not is_there:
+                connection.raw.execute(SchemaManager.get_schema().encode())
+            connection.execute("COMMIT")
+        finally:
+            connection.close()

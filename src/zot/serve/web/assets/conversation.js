@@ -1,0 +1,415 @@
+// The view of one session: its transcript, panels, composer, facts and actions.
+
+import { Composer, mention } from "./composer.js";
+import { Lost } from "./connection.js";
+import { announce, button, confirmed, dialog, fill, h, icon, newId, say, short, tail, toast } from "./dom.js";
+import { Panels } from "./panels.js";
+import { textOf } from "./tools.js";
+import { Transcript, downButton, usageText } from "./transcript.js";
+
+const PAGE = 40;
+const NEAR_PX = 800;
+const STATES = { idle: "idle", running: "running", waiting_approval: "waits for you" };
+
+export class Conversation {
+  constructor({ connection, board, cards }, id) {
+    this.connection = connection;
+    this.board = board;
+    this.id = id;
+    this.lost = new Map(); // Prompts whose answer was lost with the connection, by prompt id.
+    this.isLoaded = false;
+    this.loads = 0;
+    this.first = 0; // The number of the oldest message that is shown.
+    this.sticks = true; // Whether the end is in sight, so that the view follows it.
+    this.state = null; // The last answer of session/state.
+    this.commands = null;
+    this.extensions = [];
+    this.transcript = new Transcript({
+      sessionId: id, cards, onUsage: () => this.facts(), fetchImage: (where) => this.call("session/image", where),
+    });
+    this.panels = new Panels(connection, id);
+    this.composer = new Composer({
+      complete: (kind, word) => this.complete(kind, word),
+      send: (prompt) => this.submit(prompt),
+      stop: () => this.act("session/cancel"),
+      withdraw: (promptId) => this.act("session/take_back", { promptId }),
+    });
+    this.newest = downButton(() => this.toEnd(true));
+    this.build();
+    this.load();
+  }
+
+  build() {
+    this.title = h("h2");
+    this.status = h("p", { class: "facts", role: "status" });
+    this.place = h("p", { class: "facts place" });
+    this.meter = h("meter", { min: 0, max: 1, hidden: true, "aria-label": "Share of the context window in use" });
+    this.extensionButton = button("Extensions", () => this.showExtensions(), { kind: "quiet" });
+    this.extensionButton.hidden = true;
+    this.menu = h("details", { class: "menu" }, h("summary", { "aria-label": "Actions", title: "Actions" }, icon("more")), h("div", { class: "items" },
+      ...[["Rename…", "rename"], ["Rewind…", "rewind"], ["Fork", "fork"], ["Compact", "compact"], ["Delete…", "remove"]].map(([text, name]) =>
+        button(text, () => { this.menu.open = false; this[name](); }, { kind: "quiet" }))));
+    this.menu.addEventListener("keydown", (press) => {
+      if (press.key !== "Escape") return;
+      this.menu.open = false;
+      this.menu.firstChild.focus();
+    });
+    this.menu.addEventListener("focusout", (event) => event.relatedTarget && !this.menu.contains(event.relatedTarget) && (this.menu.open = false));
+    const back = h("a", { class: "back", href: "#/", "aria-label": "Back to the sessions" }, icon("back"));
+    const log = this.transcript.element;
+    this.element = h("div", { class: "conversation" },
+      h("div", { class: "head" }, back, h("div", { class: "names" }, this.title, this.status, this.place), this.meter, this.extensionButton, this.menu),
+      log, this.newest, this.panels.element, this.composer.element);
+    this.composer.takeDrops(this.element);
+    log.addEventListener("scroll", () => this.scrolled(), { passive: true });
+  }
+
+  call(method, params) {
+    return this.connection.call(method, { sessionId: this.id, ...params });
+  }
+
+  /** Call a method; a refusal becomes a note. Resolves with undefined then. */
+  async act(method, params) {
+    try {
+      return await this.call(method, params);
+    } catch (problem) {
+      toast(problem.message, { kind: "error" });
+      return undefined;
+    }
+  }
+
+  // Loading.
+
+  /** Show the newest messages, then follow from there. Also after another history took the place of this one. */
+  async load() {
+    this.loads += 1;
+    const { loads } = this;
+    this.isLoaded = false;
+    if (!this.connection.isUp) return;
+    try {
+      const state = await this.call("session/state");
+      const page = await this.call("session/messages", { limit: PAGE, view: "past" });
+      if (loads !== this.loads) return;
+      this.isLoaded = true;
+      this.state = state;
+      this.first = page.start;
+      this.transcript.reset();
+      this.transcript.prepend(page.messages);
+      this.connection.subscribe(this.id, { after: page.lastSeq ?? 0, epoch: state.epoch });
+      this.update();
+      this.toEnd(true);
+      this.readExtensions();
+    } catch (problem) {
+      if (!(problem instanceof Lost)) this.failed(problem.message);
+    }
+  }
+
+  async older() {
+    if (this.isReading || !this.first || !this.isLoaded) return;
+    this.isReading = true;
+    const { loads } = this;
+    try {
+      const page = await this.call("session/messages", { limit: PAGE, beforeIndex: this.first, view: "past" });
+      if (loads !== this.loads) return;
+      const log = this.transcript.element;
+      if (log.scrollTop < 1) log.scrollTop = 1; // Otherwise the browser keeps the top in view, not the messages.
+      this.first = page.start;
+      this.transcript.prepend(page.messages);
+    } catch (problem) {
+      if (!(problem instanceof Lost)) toast(problem.message, { kind: "error" });
+    } finally {
+      this.isReading = false;
+    }
+    if (this.transcript.element.scrollTop < NEAR_PX) requestAnimationFrame(() => this.older());
+  }
+
+  /** The connection is back: load what was never loaded; subscriptions continue by themselves. */
+  reconnected() {
+    if (this.isLoaded) this.readState();
+    else this.load();
+  }
+
+  // What the daemon says.
+
+  take(event) {
+    if (event.type.startsWith("panel_")) this.panels.take(event);
+    else this.transcript.take(event);
+    if (event.prompt_id) {
+      this.lost.delete(event.prompt_id);
+      this.composer.dequeue(event.prompt_id);
+    }
+    if (this.sticks) this.toEnd();
+    if (event.type === "conversation_replaced") this.load();
+    else if (event.type === "compact_done") this.first = 0; // Its numbers have changed: older messages come with the next load.
+    if (["user_message", "done", "approval_request", "approval_answer"].includes(event.type)) this.update();
+    if (["done", "reconfigured", "compact_done"].includes(event.type)) this.readState();
+    if (["ext_notify", "reconfigured"].includes(event.type)) this.readExtensions();
+  }
+
+  attached({ state }) {
+    this.transcript.running = state !== "idle";
+    this.panels.reset();
+    this.update();
+  }
+
+  /** The daemon has the prompts that the transcript shows or that wait in its queue; others were lost on the way. */
+  async caughtUp() {
+    this.update();
+    this.readState();
+    if (!this.lost.size) return;
+    const state = await this.call("session/state").catch(() => null);
+    if (!state || state.queued) return;
+    for (const [id, { text, attachments }] of this.lost) {
+      if (!this.transcript.prompts.has(id)) this.unsent(text, attachments, "The connection was lost before this was sent.");
+      this.composer.dequeue(id);
+    }
+    this.lost.clear();
+  }
+
+  unsent(text, attachments, reason) {
+    this.transcript.notice(reason, "error");
+    this.composer.restore(text, attachments);
+  }
+
+  failed(reason) {
+    this.transcript.notice(reason, "error");
+    this.update();
+  }
+
+  async readState() {
+    const state = await this.call("session/state").catch(() => null);
+    if (!state) return;
+    this.state = state;
+    this.facts();
+  }
+
+  async readExtensions() {
+    const found = await this.call("session/extensions").catch(() => null);
+    if (!found) return;
+    this.extensions = found.extensions;
+    this.commands = null;
+    const broken = this.extensions.filter((one) => !["running", "starting", "disabled", "shadowed"].includes(one.state)).length;
+    say(this.extensionButton, broken ? `${broken} of ${this.extensions.length} extensions do not run` : `${this.extensions.length} extension${this.extensions.length === 1 ? "" : "s"}`);
+    this.extensionButton.classList.toggle("warn", broken > 0);
+    this.extensionButton.hidden = !this.extensions.length;
+  }
+
+  // Drawing.
+
+  update() {
+    const { running } = this.transcript;
+    say(this.title, this.board.titleOf(this.id));
+    this.composer.update(running);
+    this.composer.element.hidden = this.connection.capabilities.size > 0 && !this.connection.may("session/prompt");
+    this.menu.hidden = !this.connection.may("session/rename");
+    this.facts();
+  }
+
+  facts() {
+    const entry = this.board.sessions.get(this.id);
+    const waits = this.board.stateOf(this.id) === "waiting_approval";
+    const word = this.transcript.running ? STATES[waits ? "waiting_approval" : "running"] : STATES.idle;
+    this.element.dataset.state = this.transcript.running ? (waits ? "waiting_approval" : "running") : "idle";
+    const usage = this.transcript.usage ?? this.state?.usage;
+    say(this.status, [word, this.state?.model ?? "", usageText(usage)].filter(Boolean).join(" · "));
+    const cwd = entry?.cwd ?? this.state?.cwd ?? "";
+    say(this.place, [entry?.agentAlias ?? this.state?.agentAlias, tail(cwd), entry?.branch, this.state?.locked ? "locked" : ""].filter(Boolean).join(" · "));
+    this.place.title = cwd;
+    const { contextTokens: used, contextWindow: all } = this.state ?? {};
+    this.meter.hidden = !all;
+    if (all) {
+      this.meter.value = used / all;
+      this.meter.title = `${short(used)} of ${short(all)} tokens of the context window`;
+      this.meter.setAttribute("aria-valuetext", this.meter.title);
+    }
+  }
+
+  scrolled() {
+    const log = this.transcript.element;
+    const below = log.scrollHeight - log.scrollTop - log.clientHeight;
+    this.sticks = below < 80;
+    this.newest.hidden = below < 400;
+    if (log.scrollTop < NEAR_PX) this.older();
+  }
+
+  /** Scroll to the end, once a frame: measuring after each event would lay the page out each time. */
+  toEnd(always = false) {
+    if (always) this.sticks = true;
+    if (this.isScrolling) return;
+    this.isScrolling = true;
+    requestAnimationFrame(() => {
+      this.isScrolling = false;
+      if (this.sticks) this.transcript.element.scrollTop = this.transcript.element.scrollHeight;
+    });
+  }
+
+  // Prompts and commands.
+
+  async complete(kind, word) {
+    if (kind === "file") {
+      const { files } = await this.call("session/files", { query: word, limit: 8 });
+      return files.map((path) => ({ text: `${mention(path)} `, label: path }));
+    }
+    this.commands ??= (await this.call("session/commands").catch(() => ({ commands: [] }))).commands;
+    const all = [...Object.entries(BUILT_IN).map(([name, { help }]) => ({ name, help })),
+      ...this.commands.map((one) => ({ name: one.name, help: `${one.description} (${one.extension})` }))];
+    return all.filter((one) => one.name.startsWith(word)).map((one) => ({ text: `/${one.name} `, label: `/${one.name}`, help: one.help }));
+  }
+
+  async submit({ text, attachments, steers }) {
+    const command = /^\/(\S+)\s*([\s\S]*)$/.exec(text);
+    if (command && !attachments.length) await this.command(command[1], command[2].trim(), text);
+    else await this.prompt(text, attachments, steers);
+  }
+
+  async command(name, args, text) {
+    if (Object.hasOwn(BUILT_IN, name)) {
+      await this[BUILT_IN[name].run](args);
+      return;
+    }
+    try {
+      const answer = await this.call("session/run_command", { name, args });
+      if (answer.insert) this.composer.insert(answer.insert);
+      if (answer.display) this.transcript.notice(answer.display);
+      if (answer.panelId) this.panels.focus(answer.panelId);
+      if (this.sticks) this.toEnd();
+    } catch (problem) {
+      this.unsent(text, [], problem.message);
+    }
+  }
+
+  async prompt(prompt, attachments = [], steers = false) {
+    const promptId = newId();
+    if (this.transcript.running && !steers) this.composer.enqueue(promptId, prompt);
+    this.sticks = true;
+    const files = attachments.map(({ dataB64, filename, mimeType }) => ({ dataB64, filename, ...(mimeType ? { mimeType } : {}) }));
+    try {
+      await this.call(steers ? "session/steer" : "session/prompt", { prompt, promptId, ...(files.length ? { attachments: files } : {}) });
+      announce("The answer is complete.");
+    } catch (problem) {
+      // A turn that failed has shown its error; a prompt that was refused never became one.
+      if (this.transcript.prompts.has(promptId)) return;
+      if (problem.sent) {
+        this.lost.set(promptId, { text: prompt, attachments }); // The replay will tell.
+        return;
+      }
+      this.unsent(prompt, attachments, problem.message);
+    }
+    this.composer.dequeue(promptId);
+  }
+
+  // Actions.
+
+  async rename(given = "") {
+    const title = given || await dialog("Rename the session", (close) => {
+      const input = h("input", { type: "text", value: this.board.titleOf(this.id), "aria-label": "Title", maxLength: 80 });
+      return h("form", { class: "fields", on: { submit: (press) => { press.preventDefault(); close(input.value.trim()); } } }, input,
+        h("p", { class: "buttons" }, h("button", { type: "submit", class: "main" }, "Rename")));
+    });
+    if (title && await this.act("session/rename", { title })) await this.board.refresh();
+    this.update();
+  }
+
+  async fork(messages) {
+    const made = await this.act("session/fork", typeof messages === "number" ? { messages } : {});
+    if (!made) return;
+    toast("Forked: this is the copy.");
+    this.board.refresh();
+    location.hash = `#/s/${encodeURIComponent(made.sessionId)}`;
+  }
+
+  async compact() {
+    if (await this.act("session/compact")) this.load();
+  }
+
+  async clear() {
+    if (await confirmed("Clear the conversation?", "The model forgets it. A rewind brings it back.", "Clear")) await this.act("session/clear");
+  }
+
+  async remove() {
+    if (!await confirmed("Delete the session?", `“${this.board.titleOf(this.id)}” is deleted for good, for everybody.`, "Delete")) return;
+    if (!await this.act("session/delete")) return;
+    this.board.refresh();
+    location.hash = "#/";
+  }
+
+  async model(name) {
+    const { models } = await this.act("session/models") ?? { models: [] };
+    const id = name || await dialog("Choose a model", (close) => h("ul", { class: "choices" }, ...models.map((one) => h("li", null,
+      button(one.name || one.id, () => close(one.id), { kind: one.id === this.state?.model ? "main" : "" })))));
+    if (id && await this.act("session/configure", { overrides: { model: id } })) toast(`The model is ${id} now.`);
+  }
+
+  /** Let the person choose a prompt to go back to, and show what would happen to files first. */
+  async rewind() {
+    const page = await this.act("session/messages", {});
+    if (!page) return;
+    const prompts = page.messages.map((one, at) => ({ ...one, number: page.start + at })).filter((one) => one.role === "user" && textOf(one.blocks));
+    if (!prompts.length) {
+      toast("There is no prompt to go back to.");
+      return;
+    }
+    const chosen = await dialog("Rewind", (close) => this.rewindForm(prompts.reverse(), close));
+    if (!chosen) return;
+    if (chosen.forks) {
+      await this.fork(chosen.messages);
+      return;
+    }
+    const done = await this.act("session/rewind", { messages: chosen.messages, files: chosen.files });
+    if (!done) return;
+    if (!this.composer.value) this.composer.value = chosen.text;
+    toast(`Rewound; ${done.files.length} ${done.files.length === 1 ? "file" : "files"} restored.`, {
+      label: "Undo", act: () => this.act("session/rewind", { at: done.undo, files: chosen.files }),
+    });
+  }
+
+  rewindForm(prompts, close) {
+    let current = null;
+    const preview = h("div", { class: "preview", role: "status" });
+    const files = h("input", { type: "checkbox", checked: true });
+    const go = button("Rewind", () => close({ messages: current.number, files: files.checked, text: textOf(current.blocks) }), { kind: "main" });
+    const copy = button("Fork from here", () => close({ messages: current.number, forks: true }));
+    const look = async (one) => {
+      current = one;
+      go.disabled = copy.disabled = false;
+      say(preview, "Looking…");
+      try {
+        const would = await this.call("session/rewind", { messages: one.number, files: true, preview: true });
+        if (current !== one) return;
+        fill(preview, h("p", null, would.files.length ? "These files change:" : "No files change."),
+          h("ul", null, ...would.files.map((file) => h("li", null, h("code", null, file.path), ` ${WORDS[file.change] ?? file.change}`))));
+      } catch (problem) {
+        if (current === one) say(preview, problem.message);
+      }
+    };
+    go.disabled = copy.disabled = true;
+    return [h("p", { class: "facts" }, "Go back to before a prompt. Later messages leave the conversation; a second rewind brings them back."),
+      h("div", { class: "choices", role: "radiogroup", "aria-label": "Prompts" }, ...prompts.map((one) => h("label", null,
+        h("input", { type: "radio", name: "prompt", on: { change: () => look(one) } }), h("span", null, textOf(one.blocks).slice(0, 200))))),
+      preview, h("label", { class: "check" }, files, h("span", null, "Restore files")), h("p", { class: "buttons" }, go, copy)];
+  }
+
+  showExtensions() {
+    dialog("Extensions", () => h("ul", { class: "extensions" }, ...this.extensions.map((one) => h("li", { data: { state: one.state } },
+      h("div", { class: "row" }, h("span", { class: "dot", "aria-hidden": true }), h("b", null, one.name), h("span", { class: "facts" }, one.state)),
+      one.problem ? h("p", { class: "notice error" }, one.problem) : null,
+      one.tools.length || one.commands.length ? h("p", { class: "facts" },
+        [...one.tools, ...one.commands.map((name) => `/${name}`)].join(", ")) : null))));
+  }
+
+  stop() {
+    return this.act("session/cancel");
+  }
+}
+
+const WORDS = { changed: "is changed back", created: "is created again", removed: "is removed" };
+const BUILT_IN = {
+  clear: { help: "Clear the conversation", run: "clear" },
+  compact: { help: "Summarize older messages for the model", run: "compact" },
+  delete: { help: "Delete the session", run: "remove" },
+  fork: { help: "Copy the session", run: "fork" },
+  model: { help: "Choose the model", run: "model" },
+  rename: { help: "Rename the session", run: "rename" },
+  rewind: { help: "Go back to an earlier prompt", run: "rewind" },
+  stop: { help: "Stop the running turn", run: "stop" },
+};

@@ -1,0 +1,67 @@
+"""A PostgreSQL server that all tests of a run share, and a database of its own for each test."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import runpy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+_SCRIPT = SimpleNamespace(**runpy.run_path(str(Path(__file__).parent.parent / "scripts" / "postgres.py")))
+#: A server of one's own, to be stopped and restarted.
+Server: Any = _SCRIPT.Server
+_users: list[Path] = []
+
+
+def _note(config: pytest.Config) -> Path:
+    """Return the file that says where the server is: every worker of a run has the same one."""
+    factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
+    base = factory.getbasetemp()
+    return (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "postgres"
+
+
+@contextmanager
+def _locked(note: Path) -> Iterator[dict[str, Any]]:
+    with open(note, "a+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        known: dict[str, Any] = json.loads(file.read() or "{}")
+        yield known
+        file.seek(0)
+        file.truncate()
+        file.write(json.dumps(known))
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest) -> str:
+    """The address of an empty database."""
+    note = _note(request.config)
+    with _locked(note) as known:
+        if not _users:
+            _users.append(note)
+            known["users"] = known.get("users", 0) + 1
+        if "directory" not in known:
+            server = Server()
+            known["directory"] = str(server.directory)
+        name = f"zot_{uuid4().hex[:12]}"
+        _SCRIPT.execute(known["directory"], f"CREATE DATABASE {name}")
+    return str(_SCRIPT.address_in(known["directory"], name))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish() -> None:
+    """Stop the server after its last user."""
+    for note in _users:
+        with _locked(note) as known:
+            known["users"] -= 1
+            if not known["users"]:
+                _SCRIPT.remove(known.pop("directory"))
+    _users.clear()
