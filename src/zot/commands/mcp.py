@@ -34,6 +34,7 @@ from zot.config.trust import TrustStore
 from zot.errors import ConfigError, ToolFailed, UserError
 from zot.extensions.log import log_path, read
 from zot.mcp.connection import McpLaunch
+from zot.mcp.http import HttpServerConnection
 from zot.mcp.listing import ToolCache
 from zot.mcp.servers import ManagedServer
 from zot.mcp.sources import McpSource, find_servers, other_files, project_file, read_project, read_servers
@@ -359,8 +360,6 @@ def _login(request: CommandRequest) -> int:
 
 async def _log_in(config: Config, source: McpSource) -> bool:
     """Connect, and log in if the server wants that. Return whether it did."""
-    from zot.mcp.http import HttpServerConnection  # Imported lazily: most servers are programs.
-
     tokens, asked = open_tokens(config), False
 
     async def browse(url: str) -> None:

@@ -97,7 +97,7 @@ def _block(text: str, tables: Mapping[str, Any], name: str) -> tuple[list[str], 
     """Return the lines of a file, and the numbers of those that are a server's table."""
     if name not in tables:
         raise UserError(f"config.toml has no server {name!r}; zot mcp list shows where servers come from")
-    lines, block, is_inside = text.splitlines(keepends=True), [], False
+    lines, block, is_inside = re.split(r"(?<=\n)", text), [], False
     for number, line in enumerate(lines):
         if (header := _HEADER.match(line)) is not None:
             words = [word.strip().strip("\"'") for word in header[1].split(".")]

@@ -488,20 +488,18 @@ class _Redirect:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(_REQUEST_S):
-                line = (await reader.readline()).decode("latin-1")
-                while (await reader.readline()).strip():
-                    pass
-                method, _, rest = line.partition(" ")
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+                method, _, rest = head.partition("\r\n")[0].partition(" ")
                 target = urlsplit(rest.partition(" ")[0])
                 is_it = method == "GET" and target.path == "/callback"
                 said = "You can close this page: zot has the answer." if is_it else "This is not the page."
                 page = _PAGE.format(said).encode()
-                head = f"HTTP/1.1 {200 if is_it else 404} OK\r\ncontent-type: text/html\r\n"
-                writer.write(f"{head}content-length: {len(page)}\r\nconnection: close\r\n\r\n".encode() + page)
+                top = f"HTTP/1.1 {200 if is_it else 404} OK\r\ncontent-type: text/html\r\n"
+                writer.write(f"{top}content-length: {len(page)}\r\nconnection: close\r\n\r\n".encode() + page)
                 await writer.drain()
                 if is_it and not self._arrived.done():
                     self._arrived.set_result(dict(parse_qsl(target.query)))
-        except (OSError, ValueError, TimeoutError):
+        except (OSError, ValueError, EOFError, asyncio.LimitOverrunError):
             pass
         finally:
             writer.close()

@@ -14,6 +14,7 @@ from zot.encoding import encode
 from zot.errors import NoSuchCommand, ProtocolError, ToolFailed, UserError
 from zot.events import McpServerState, McpStanding
 from zot.mcp.connection import McpConnection, McpExited, McpFailed, McpLaunch, ProcessConnection
+from zot.mcp.http import HttpServerConnection
 from zot.mcp.listing import (
     MAX_TOOLS,
     CachedList,
@@ -269,8 +270,6 @@ class ManagedServer:
 
     async def _open(self) -> McpConnection:
         if self.source.url:
-            from zot.mcp.http import HttpServerConnection  # Imported lazily: most servers are programs.
-
             return await HttpServerConnection.open(self.source, self._launch, self.revision)
         try:
             return await ProcessConnection.open(self.source, self._launch, self.revision)
