@@ -18,10 +18,10 @@ from urllib.parse import urljoin
 
 from zot.errors import ToolFailed
 from zot.mcp.authorization import ServerTokens
-from zot.mcp.connection import McpLaunch
 from zot.mcp.listing import OfferedTool, ToolCache
+from zot.mcp.server_connection import McpLaunch
+from zot.mcp.server_settings import McpSource
 from zot.mcp.servers import ManagedServer
-from zot.mcp.sources import McpSource
 from zot.providers.base import Deadlines, HttpRequest
 from zot.providers.http import HttpTransport
 from zot.questions import Question, QuestionReply, checked

@@ -14,7 +14,7 @@ import pytest
 
 from zot.config.flags import McpServer
 from zot.mcp.authorization import Authorization, AuthorizationFailed, ServerTokens, StoredToken, challenge_of
-from zot.mcp.sources import McpSource
+from zot.mcp.server_settings import McpSource
 from zot.providers.http import HttpTransport
 
 from .stage import McpStage

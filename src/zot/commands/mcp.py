@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from zot.commands.mcp_serve import FLAGS as SERVE_FLAGS
 from zot.commands.subcommands import (
     FAILED,
     JSON_FLAG,
@@ -33,11 +34,11 @@ from zot.config.server_tables import add_server, enable_server, remove_server
 from zot.config.trust import TrustStore
 from zot.errors import ConfigError, ToolFailed, UserError
 from zot.extensions.log import log_path, read
-from zot.mcp.connection import McpLaunch
-from zot.mcp.http import HttpServerConnection
+from zot.mcp.http_connection import HttpServerConnection
 from zot.mcp.listing import ToolCache
+from zot.mcp.server_connection import McpLaunch
+from zot.mcp.server_settings import McpSource, find_servers, other_files, project_file, read_project, read_servers
 from zot.mcp.servers import ManagedServer
-from zot.mcp.sources import McpSource, find_servers, other_files, project_file, read_project, read_servers
 from zot.mcp.tool import McpTool
 from zot.messages import TextBlock
 from zot.runtime.check import working_directory
@@ -405,6 +406,8 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 GROUP = CommandGroup("zot mcp", "Manage MCP servers: programs that offer tools to the model.", (
+    Subcommand("serve", "", "Serve the agent to an MCP client, as the tools zot and zot_reply.", "mcp_serve.run",
+               flags=SERVE_FLAGS),
     Subcommand("list", "", "List the servers, and why one cannot be used.", _list, flags=_FLAGS),
     Subcommand("add", "NAME COMMAND|URL", "Add a server to config.toml.", _add, (2, 2), (
         Flag("--env", "Set this variable for the program; ${VAR} is replaced at its start.", value="NAME=VALUE",

@@ -16,12 +16,12 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import msgspec
 
-from zot.config.address import split_url
+from zot.config.base_url import split_url
 from zot.config.auth_file import read_entries, write_entries
 from zot.encoding import UNREADABLE, decoder
 from zot.errors import ConfigError, ConnectionImpossible, ProviderError
 from zot.files import directory_lock
-from zot.mcp.sources import McpSource
+from zot.mcp.server_settings import McpSource
 from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
 from zot.text import printable_line
 

@@ -13,8 +13,7 @@ import msgspec
 from zot.encoding import encode
 from zot.errors import NoSuchCommand, ProtocolError, ToolFailed, UserError
 from zot.events import McpServerState, McpStanding
-from zot.mcp.connection import McpConnection, McpExited, McpFailed, McpLaunch, ProcessConnection
-from zot.mcp.http import HttpServerConnection
+from zot.mcp.http_connection import HttpServerConnection
 from zot.mcp.listing import (
     MAX_TOOLS,
     CachedList,
@@ -25,7 +24,8 @@ from zot.mcp.listing import (
     check_tool,
     selected,
 )
-from zot.mcp.sources import McpSource
+from zot.mcp.server_connection import McpConnection, McpExited, McpFailed, McpLaunch, ProcessConnection
+from zot.mcp.server_settings import McpSource
 from zot.mcp.tool import (
     FIND_TOOLS,
     READ_RESOURCE,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from zot.errors import ProtocolError, ToolFailed, UserError
-from zot.mcp.connection import McpFailed
 from zot.mcp.listing import OfferedPrompt, OfferedTool, clean
+from zot.mcp.server_connection import McpFailed
 from zot.messages import ImageBlock, TextBlock, ToolSpec
 from zot.text import printable, printable_line
 from zot.tools.base import Output, ToolContext, ToolFailedWithOutput, decode_args

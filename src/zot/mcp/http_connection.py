@@ -9,8 +9,16 @@ from typing import Any, Final
 from zot.errors import BadRequest, ProviderError
 from zot.extensions.log import Log
 from zot.mcp.authorization import Authorization, AuthorizationFailed, challenge_of, read_body
-from zot.mcp.connection import LONG_BYTES, MAX_CALL_S, MAX_LINE_BYTES, McpConnection, McpFailed, McpLaunch, root_of
-from zot.mcp.sources import McpSource
+from zot.mcp.server_connection import (
+    LONG_BYTES,
+    MAX_CALL_S,
+    MAX_LINE_BYTES,
+    McpConnection,
+    McpFailed,
+    McpLaunch,
+    root_of,
+)
+from zot.mcp.server_settings import McpSource
 from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
 from zot.providers.sse import ResumableSse
 from zot.text import printable_line
