@@ -16,8 +16,8 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import msgspec
 
-from zot.config.base_url import split_url
 from zot.config.auth_file import read_entries, write_entries
+from zot.config.base_url import split_url
 from zot.encoding import UNREADABLE, decoder
 from zot.errors import ConfigError, ConnectionImpossible, ProviderError
 from zot.files import directory_lock

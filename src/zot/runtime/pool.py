@@ -115,8 +115,10 @@ class SessionPool:
         resting: int = RESTING,
         idle_s: float = IDLE_S,
         own_process: bool = False,
+        resumes: bool = True,
     ) -> None:
-        """``journal`` keeps which sessions are closed. ``limit`` bounds the sessions loaded at once; 0 means no limit.
+        """``journal`` keeps which sessions are closed. Unless it ``resumes`` them, runs of dead processes that wait for
+        an approval are left to others. ``limit`` bounds the sessions loaded at once; 0 means no limit.
 
         Memory is reclaimed only in our ``own_process``: in an embedding program that would take as long as its heap is
         large.
@@ -127,6 +129,7 @@ class SessionPool:
         self.limit = limit
         self._resting = resting
         self._own_process = own_process
+        self._waiting_runs = WaitingRuns.RESUME if resumes else WaitingRuns.LEAVE
         self.idle_s = idle_s
         self._channels: dict[str, Channel] = {}
         #: Ordered by last use, the newest at the end.
@@ -285,7 +288,7 @@ class SessionPool:
         live = self._live.get(session_id)
         async with self.use(session_id, looks=True) as session:
             if live is not None and live.session is session:  # Loading has just recovered any other.
-                await session.worker.recover(WaitingRuns.RESUME)
+                await session.worker.recover(self._waiting_runs)
 
     async def recover_all(self, session_ids: Iterable[str]) -> None:
         """Recover many sessions; log failures and continue with the next."""

@@ -36,6 +36,7 @@ from zot.store import Configured
 if TYPE_CHECKING:
     from zot.runtime.idempotency import IdempotentRequest
     from zot.serve.daemon.daemon import Daemon, DaemonParts
+    from zot.serve.daemon.gateway import Gateway
     from zot.session.session import Session
     from zot.wire.host import Request
 
@@ -61,12 +62,18 @@ class DaemonSessions:
             limit=settings.max_sessions,
             idle_s=settings.idle_s,
             own_process=daemon.parts.own_process,
+            resumes=not daemon.parts.worker_pool,
         )
         self.catalog = SessionCatalog(self._journal)
         #: Follows runs in other processes.
-        self.watch = ForeignRunWatcher(daemon)
+        self.watch: ForeignRunWatcher | Gateway = ForeignRunWatcher(daemon)
         self._host_requests = RequestServer(self.opener.opening_for_host)
         self.server_methods, self.handlers = make_handlers(daemon, self)
+        if daemon.parts.worker_pool:
+            from zot.serve.daemon.gateway import gateway  # Imported lazily: it needs the extra `fleet`.
+
+            self.watch = gateway(daemon, self)
+            self.handlers = {**self.handlers, **self.watch.table}
 
     async def preload(self, provider: str) -> None:
         """Import the modules that the first run needs: the HTTP client, and extensions, which can come at any time."""
@@ -108,7 +115,7 @@ class DaemonSessions:
         """Wait until all runs have ended or wait for an approval; ``within_s`` at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s), asyncio.TaskGroup() as waits:
-                waits.create_task(_settle_all(self.pool))
+                waits.create_task(settle_all(self.pool))
                 waits.create_task(self._host_requests.finish())
 
     async def close(self) -> None:
@@ -137,7 +144,7 @@ class RunWaiter(Subscriber):
             reached()
 
 
-async def _settle_all(pool: SessionPool) -> None:
+async def settle_all(pool: SessionPool) -> None:
     """Wait until all sessions have finished their queues, except those that wait for an approval."""
     while running := [one for one in pool.sessions if one.worker.busy and one.approvals.pending is None]:
         async with asyncio.TaskGroup() as waits:
@@ -205,7 +212,7 @@ class SessionOpener:
             reloadable=True,
             joinable=self._parts.joinable,
             creates=wanted is not None,
-            keeps_approvals=True,
+            keeps_approvals=not self._parts.worker_pool,
             adapt=partial(self._request, session_id, wanted),
         )
 
