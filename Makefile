@@ -21,7 +21,7 @@ PYTHONS ?= $(shell $(PYTHON) scripts/pythons.py)
 # How much of the faults is tried: "--sample 50", "--only prompt".
 FAULTS ?=
 
-.PHONY: demo test test-all test-quick check attacks bench clean format lab-agents acp-clients mcp-conformance faults mutants lock docs release fleet-test fleet-demo
+.PHONY: demo test test-all test-quick check attacks web-test bench clean format lab-agents acp-clients mcp-conformance faults mutants lock docs release fleet-test fleet-demo
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
@@ -55,6 +55,12 @@ attacks: $(STAMP)
 	@ZOT_ATTACKS=all $(PYTEST) -n $(WORKERS) --dist worksteal tests/attacks
 	@ZOT_ATTACKS=unprivileged PYTHONDONTWRITEBYTECODE=1 $(BIN)/python scripts/unprivileged.py \
 		$(BIN)/python -m pytest -p no:inline_snapshot -n $(WORKERS) --dist worksteal tests/attacks
+
+# The dashboard in a real browser: every view, hundreds of lost connections, long sessions, accessibility. A minute or two.
+# PICTURES=DIR also saves screenshots there; AXE=DIR is where npm has installed axe-core.
+web-test: $(STAMP)
+	@ZOT_WEB=all $(PYTEST) -n 2 tests/dashboard
+	@if [ -n "$(PICTURES)" ]; then $(BIN)/python scripts/dashboard_pictures.py $(PICTURES); fi
 
 format: $(STAMP)
 	@$(BIN)/ruff format .

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
 import time
 from binascii import b2a_base64
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -144,8 +145,6 @@ class _Granted(msgspec.Struct, frozen=True):
 
 def challenge_of(header: str) -> dict[str, str]:
     """Return the parameters of a `WWW-Authenticate: Bearer` header, by name in lower case."""
-    import re  # Imported lazily: only servers that want a login send one.
-
     found = re.findall(r'(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,]+))', header)
     return {name.lower(): quoted or plain for name, quoted, plain in found}
 

@@ -23,7 +23,7 @@ from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
 from zot.providers.sse import ResumableSse
 from zot.text import printable_line
 from zot.wire.jsonrpc import Reply
-from zot.wire.mcp import STATELESS, ClientState, McpClient, Noted, Outgoing, decode_line
+from zot.wire.mcp import STATELESS, ClientState, LogNote, McpClient, Outgoing, decode_line
 
 #: The most tries of one message: after a login, a refresh, or a demand for more scopes.
 _MAX_TRIES: Final = 4
@@ -125,7 +125,7 @@ class HttpServerConnection(McpConnection):
         if message.id is not None and self.client.is_open(message.id):
             self.apply(self.client.fail(message.id, problem or "closed the connection without an answer"))
         elif problem:
-            self.apply([Noted(problem)])
+            self.apply([LogNote(problem)])
 
     async def _send(self, message: Outgoing) -> str:
         """Send one message, after a login if that is needed. Return why it failed, "" if it did not."""
@@ -207,7 +207,7 @@ class HttpServerConnection(McpConnection):
             response = await self._request("GET", headers, b"")
             if response.status != 200:
                 response.close()
-                self.apply([Noted(f"could not take up its stream again: HTTP {response.status}")])
+                self.apply([LogNote(f"could not take up its stream again: HTTP {response.status}")])
                 return
 
     async def _events(self, response: HttpResponse, events: ResumableSse, wire_id: int) -> bool:
@@ -244,4 +244,4 @@ class HttpServerConnection(McpConnection):
             finally:
                 response.close()
         except (AuthorizationFailed, ProviderError) as problem:
-            self.apply([Noted(f"its stream of notifications ended: {printable_line(str(problem), 300)}")])
+            self.apply([LogNote(f"its stream of notifications ended: {printable_line(str(problem), 300)}")])

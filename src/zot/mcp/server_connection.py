@@ -29,8 +29,8 @@ from zot.wire.mcp import (
     Elicited,
     InputRequired,
     ListChanged,
+    LogNote,
     McpClient,
-    Noted,
     Outgoing,
     ServerReady,
     ToSend,
@@ -268,7 +268,7 @@ class McpConnection(ABC):
                     self._settle("")
                 case ListChanged(kind=kind):
                     self.on_change(kind)
-                case Noted(text=text):
+                case LogNote(text=text):
                     self._note(text)
                 case ClientBroken(reason=reason):
                     self._break(reason)
@@ -415,7 +415,7 @@ class ProcessConnection(McpConnection):
             for line in lines.feed(data):
                 if isinstance(line, TooLong):
                     problem = f"sent a line of more than {MAX_LINE_BYTES} bytes"
-                    self.apply([*self.client.fail_all(problem), Noted(problem)])
+                    self.apply([*self.client.fail_all(problem), LogNote(problem)])
                     continue
                 is_long = len(line) > LONG_BYTES
                 message = await asyncio.to_thread(decode_line, line) if is_long else decode_line(line)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
-from zot.errors import AgentError, NoSuchSession, RuntimeBusy, Stopping, StoreFailed, TooManySessions
+from zot.errors import AgentError, DaemonStopping, NoSuchSession, RuntimeBusy, StoreFailed, TooManySessions
 from zot.session.history import Subscriber
 from zot.session.recovery import WaitingRuns
 
@@ -333,7 +333,7 @@ class SessionPool:
     def check_open(self) -> None:
         """Raise Stopping if no new run may begin."""
         if self._is_stopping:
-            raise Stopping(STOPPING)
+            raise DaemonStopping(STOPPING)
 
     def stop(self) -> None:
         """Refuse new runs and drop queued ones; running ones continue. Idempotent."""
@@ -343,7 +343,7 @@ class SessionPool:
                 log.warning(
                     "session %r: %d queued prompts will not run, because the daemon is stopping", session_id, waiting
                 )
-            live.session.queue.drop_prompts(Stopping(STOPPING))
+            live.session.queue.drop_prompts(DaemonStopping(STOPPING))
 
     def resume(self) -> None:
         """Allow new runs again. Dropped ones stay dropped."""
@@ -366,7 +366,7 @@ class SessionPool:
     async def _get(self, session_id: str, wanted: NewSessionSettings | None, looks: bool) -> LoadedSession:
         while True:
             if self._closed:
-                raise Stopping(STOPPING)
+                raise DaemonStopping(STOPPING)
             if wanted is None and not looks:
                 await self.check_not_closed(session_id)
             if (live := self._live.get(session_id)) is not None:
@@ -427,7 +427,7 @@ class SessionPool:
     async def _close(self, session_id: str, live: LoadedSession, parks: bool) -> None:
         try:
             async with asyncio.timeout(_CLOSE_S):
-                await live.session.close(parks=parks, why=Stopping(STOPPING) if self._closed else None)
+                await live.session.close(parks=parks, why=DaemonStopping(STOPPING) if self._closed else None)
         except TimeoutError:
             log.warning("session %r could not be closed within %g s", session_id, _CLOSE_S)
         except AgentError as problem:

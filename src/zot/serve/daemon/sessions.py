@@ -13,7 +13,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
-from zot.config.config import DEFAULT_AGENT, OF_PROVIDER, RECORDED, Overrides, resumed
+from zot.config.config import DEFAULT_AGENT, OF_PROVIDER, RECORDED, ConfigOverrides, resumed
 from zot.errors import DirectoryGone, NoSuchAgent, NoSuchSession, UserError
 from zot.events import ApprovalRequest, Done
 from zot.messages import timestamp
@@ -31,7 +31,7 @@ from zot.session.history import Batch, Subscriber
 from zot.session.recovery import recover_unusable
 from zot.session.side_question import side_config
 from zot.session.transcripts import TranscriptPast, past_of
-from zot.store import Configured
+from zot.store import SettingsChanged
 
 if TYPE_CHECKING:
     from zot.runtime.idempotency import IdempotentRequest
@@ -190,7 +190,7 @@ class SessionOpener:
         return session
 
     def _request(
-        self, session_id: str, wanted: NewSessionSettings | None, recorded: Configured | None = None
+        self, session_id: str, wanted: NewSessionSettings | None, recorded: SettingsChanged | None = None
     ) -> OpenRequest:
         """Return the request for a session: a new one as ``wanted``, or one that exists with ``recorded`` settings.
 
@@ -250,7 +250,7 @@ class SessionOpener:
         past = past_of(session.history.transcript.messages, session.history.totals)
         return open_unrecorded(OpenRequest(config=config, past=past), self._parts.resources)
 
-    def check(self, session_id: str, wanted: Configured) -> None:
+    def check(self, session_id: str, wanted: SettingsChanged) -> None:
         """Raise ConfigError, UserError if a session cannot work as ``wanted``. Reads files."""
         config = self._parts.config(wanted.agent or DEFAULT_AGENT, session_id, None)
         recorded = {name: getattr(wanted, name) for name in RECORDED}
@@ -285,12 +285,12 @@ class SessionOpener:
         except UserError:
             return config.provider, config.model or ""
 
-    def _overrides(self, session_id: str) -> Overrides:
+    def _overrides(self, session_id: str) -> ConfigOverrides:
         """Return the flags that override a session's recorded settings."""
-        return Overrides(frozenset(self._parts.flags.keys() - (_CHOSEN if session_id in self._chosen else ())))
+        return ConfigOverrides(frozenset(self._parts.flags.keys() - (_CHOSEN if session_id in self._chosen else ())))
 
 
-def _alias(recorded: Configured | None, wanted: NewSessionSettings | None, session_id: str) -> str:
+def _alias(recorded: SettingsChanged | None, wanted: NewSessionSettings | None, session_id: str) -> str:
     """Return the agent of a session. Raise UserError if another one is wanted."""
     if recorded is None:
         return DEFAULT_AGENT if wanted is None else wanted.agent
