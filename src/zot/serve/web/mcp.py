@@ -72,7 +72,7 @@ class _ResponseStream:
         return b"".join(map(_event, frames))
 
     def end(self) -> None:
-        """Discard what is still written: nobody reads it."""
+        """Discard later messages: the client has gone."""
         self._is_over = True
         self._frames = []
 
@@ -221,7 +221,7 @@ class McpEndpoint:
     ) -> None:
         """Send the answer, as a stream if it takes long or messages come before it.
 
-        The request goes on if the client leaves. One that is ``is_alone`` reports errors as statuses, too.
+        The request continues if the client leaves. One that is ``is_alone`` reports errors as statuses, too.
         """
         tokens: Tokens | None = scope.get("zot.tokens")
         left = asyncio.ensure_future(gone(receive))
