@@ -1,15 +1,18 @@
-"""`zot acp` beside `zot rpc`: the first answer, a warm turn, and deltas per second. Both record their sessions."""
+"""`zot acp` beside `zot rpc`: the first answer, and the processor time of warm turns and of many deltas.
+
+Both record their sessions.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from functools import partial
-from time import perf_counter, perf_counter_ns
+from time import perf_counter_ns
 
 from installation import Installation
 from measure import Row, interleave, median, spread
-from process import HELLO, PROMPT, Process, rpc, streaming_rpc
+from process import HELLO, PROMPT, Process, cpu_s, rpc, streaming_rpc
 from service import Service
 
 _INITIALIZE = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}\n'
@@ -43,7 +46,7 @@ def _rows(installation: Installation, rounds: int) -> list[Row]:
             "rpc": partial(_stream, _recorded(streaming), installation, is_acp=False),
             "acp": partial(_stream, [installation.zot, "acp", *streaming[2:]], installation, is_acp=True),
         }
-        rows.append(_row("editor: time for a burst of deltas", installation, streams, max(2, rounds // 4)))
+        rows.append(_row("editor: 20,000 deltas", installation, streams, max(2, rounds // 4)))
     return rows
 
 
@@ -72,29 +75,30 @@ def _first(argv: Sequence[str], installation: Installation, asked: bytes) -> flo
 
 
 def _turn(argv: Sequence[str], installation: Installation, *, is_acp: bool) -> float:
-    """Return the time of one turn among many."""
+    """Return the processor time of one turn among many."""
     with Process(argv, installation) as process:
         prompt, end = _opened(process, installation, is_acp=is_acp)
         prompt = prompt.replace(b'"go"', b'"!echo done"')  # The scripted model answers at once.
         for _ in range(3):
             process.write(prompt)
             process.until(end)
-        begun = perf_counter()
+        begun = cpu_s(process.pid)
         for _ in range(_TURNS):
             process.write(prompt)
             process.until(end)
-        return (perf_counter() - begun) / _TURNS
+        return (cpu_s(process.pid) - begun) / _TURNS
 
 
 def _stream(argv: Sequence[str], installation: Installation, *, is_acp: bool) -> float:
-    """Return the time from the prompt to its end, for a second prompt that is answered by many deltas."""
+    """Return the processor time of a second prompt, which is answered by many deltas."""
     with Process(argv, installation) as process:
         prompt, end = _opened(process, installation, is_acp=is_acp)
         process.write(prompt)
         process.until(end)
-        begun = perf_counter()
+        begun = cpu_s(process.pid)
         process.write(prompt)
-        return process.until(end) - begun
+        process.until(end)
+        return cpu_s(process.pid) - begun
 
 
 def _opened(process: Process, installation: Installation, *, is_acp: bool) -> tuple[bytes, bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import selectors
 import shutil
 import socket
@@ -12,13 +11,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from time import perf_counter, perf_counter_ns
 
 from installation import Installation
 from measure import Row, interleave, median, quantile, spread
 from memory import resident_mb
-from process import Process, rpc
+from process import Process, cpu_s, rpc
 
 _HELLO = b'{"jsonrpc":"2.0","method":"initialize","id":"hello"}\n'
 _READY = b'"id":"hello"'
@@ -315,16 +313,6 @@ def _settle(pid: int) -> None:
 
 def _share(pid: int, seconds: float) -> float:
     """Return the share of a core that a process uses over so many seconds, in per cent."""
-    before, begin = _cpu_s(pid), perf_counter()
+    before, begin = cpu_s(pid), perf_counter()
     time.sleep(seconds)
-    return (_cpu_s(pid) - before) / (perf_counter() - begin) * 100
-
-
-def _cpu_s(pid: int) -> float:
-    """Return the CPU time of a process with all its threads."""
-    tasks = Path(f"/proc/{pid}/task")
-    return (
-        sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
-        if os.path.isdir(tasks)
-        else 0.0
-    )
+    return (cpu_s(pid) - before) / (perf_counter() - begin) * 100

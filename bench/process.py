@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from time import perf_counter, perf_counter_ns
 from types import TracebackType
 
@@ -76,6 +77,16 @@ class Process:
             pass
         self._child.wait()
         return perf_counter()
+
+
+def cpu_s(pid: int) -> float:
+    """Return the processor time of a process with all its threads."""
+    tasks = Path(f"/proc/{pid}/task")
+    return (
+        sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
+        if os.path.isdir(tasks)
+        else 0.0
+    )
 
 
 def rpc(installation: Installation, *flags: str) -> list[str]:

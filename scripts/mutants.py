@@ -42,7 +42,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "journal/*.py": ("journal", "test_power_loss.py", "session/test_store.py"),
     "agent/*.py": ("agent", "session/test_session.py", "session/test_parking.py"),
     "session/*.py": ("session", "agent", "serve/test_abort.py", "serve/test_queue.py"),
-    "serve/daemon/connection.py serve/daemon/feed.py serve/daemon/backlog.py serve/daemon/sockets.py": (
+    "serve/daemon/client_connection.py serve/daemon/feed.py serve/daemon/backlog.py serve/daemon/sockets.py": (
         "serve/daemon", "serve/test_schedules.py",
     ),
     "serve/host/*.py": ("serve/host",),

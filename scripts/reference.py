@@ -22,7 +22,7 @@ from zot.events import SessionState
 from zot.messages import Counters, ShownMessage
 from zot.panels import CommandAnswer, CommandInfo
 from zot.providers.base import Model
-from zot.serve.daemon.connection import as_rpc_error
+from zot.serve.daemon.client_connection import as_rpc_error
 from zot.wire.host import code_of
 from zot.wire.updates import TurnSummary
 

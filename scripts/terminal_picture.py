@@ -12,7 +12,7 @@ from zot.config.config import Config
 from zot.ui.conversation import Conversation, Home
 from zot.ui.local import LocalHome
 from zot.ui.terminal.app import ZotApp
-from zot.ui.terminal.looks import Look
+from zot.ui.terminal.styles import Look
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZE = (100, 31)

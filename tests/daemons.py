@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 from harness import at_home
-from zot.config.agents import AgentConfigs
+from zot.config.configured_agents import AgentConfigs
 from zot.config.paths import DaemonPaths
 from zot.journal import replay
 from zot.journal.journal import Journal

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from grammar import Grammar
+from zot.providers.lab.http_server import serve
 from zot.providers.lab.script import Script
-from zot.providers.lab.server import serve
 
 if TYPE_CHECKING:
     from forked import Forked, ForkServer

@@ -254,7 +254,7 @@ def test_the_helpers_of_this_file_find_their_cases() -> None:
     assert part_of("zot.providers.lab.script") == "providers"
     assert part_of("zot") == "__init__"
     assert "append" in {name for path in FILES for name, _ in calls(path)}
-    assert "zot.serve.daemon.main" in {*run_time_imports(SRC / "commands" / "daemon.py")}
+    assert "zot.serve.daemon.daemon_process" in {*run_time_imports(SRC / "commands" / "daemon.py")}
 
 
 def test_types_are_compiled_by_one_thread_at_a_time() -> None:

@@ -22,7 +22,7 @@ from zot.errors import ConfigError
 from zot.extensions import manifest
 from zot.extensions.manifest import set_enabled
 from zot.files import FileCache, read_content
-from zot.providers import own_models
+from zot.providers import user_models
 from zot.providers.recording import Recording, header_of
 
 
@@ -71,7 +71,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "trust": ("trust.json", lambda home: TrustStore(str(home)).is_trusted(str(home))),
     "trust that is given": ("trust.json", lambda home: TrustStore(str(home)).trust(str(home), ("*.json",))),
     "settings": ("config.toml", lambda home: resolve({}, {"ZOT_HOME": str(home)})),
-    "models": ("models.json", lambda home: own_models.load(str(home / "models.json"))),
+    "models": ("models.json", lambda home: user_models.load(str(home / "models.json"))),
     "a manifest": ("extension.json", lambda home: manifest.load(str(home))),
     "a manifest that is switched": ("extension.json", lambda home: set_enabled(str(home), enabled=False)),
     "a schema": ("schema.json", lambda home: output_schema.load(str(home / "schema.json"))),
@@ -109,7 +109,7 @@ def test_a_file_that_never_ends_is_not_read_whole(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(1 << 40)  # nothing is stored
     with pytest.raises(ConfigError, match=f"{path}: longer than {files.MAX_BYTES} bytes"):
-        own_models.load(str(path))
+        user_models.load(str(path))
 
 
 @pytest.mark.parametrize(

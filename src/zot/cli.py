@@ -28,6 +28,7 @@ Talk to the agent:
 Serve other programs:
   zot rpc                 Serve one session over standard input and output (zot RPC v1).
   zot acp                 Serve an editor over standard input and output (Agent Client Protocol v1).
+  zot mcp serve           Serve an MCP client over standard input and output: the agent as a tool.
   zot host                Answer one request of a chat bridge (host protocol v1).
   zot daemon              Serve many sessions to many clients; manage the running daemon.
   zot web                 Open the dashboard of the daemon in a browser; pair devices.
@@ -89,7 +90,7 @@ def _hold_signals() -> None:
 
 def _check_output(argv: Sequence[str]) -> None:
     """Exit if standard output is closed; only commands that serve a protocol can run without it."""
-    serves = argv[:1] in (["rpc"], ["--rpc"], ["acp"], ["host"], ["daemon"])
+    serves = argv[:1] in (["rpc"], ["--rpc"], ["acp"], ["host"], ["daemon"]) or argv[:2] == ["mcp", "serve"]
     if sys.stdout is None and (not serves or not {"--help", "--help-all", "-h"}.isdisjoint(argv)):
         if sys.stderr is not None:
             sys.stderr.write("zot: standard output is closed\n")
@@ -140,6 +141,8 @@ def run(argv: Sequence[str]) -> int:
     if command is None:
         sys.stderr.write(f"zot: {_misread(argv)}\nTry: zot --help\n" if word else f"{_USAGE}\n")
         return 2
+    if argv[:2] == ["mcp", "serve"]:  # A client waits for its greeting, which needs nothing of the other subcommands.
+        return _run("mcp_serve", argv[2:])
     return _run(command, rest)
 
 

@@ -12,7 +12,7 @@ import pytest
 from daemons import Running, running
 from zot.serve.daemon import audit as audits
 from zot.serve.daemon.audit import Audit, Identity, access_path, verify
-from zot.serve.daemon.connection import ClientConnection
+from zot.serve.daemon.client_connection import ClientConnection
 from zot.serve.daemon.logs import LogFile, log_files
 from zot.wire.daemon import METHODS, Grant
 from zot.wire.jsonrpc import RpcError

@@ -15,8 +15,8 @@ from zot.commands.mcp import main as mcp
 from zot.config.config import Config
 from zot.config.trust import TrustStore
 from zot.errors import ToolFailed
-from zot.mcp.connection import McpLaunch, ProcessConnection
-from zot.mcp.sources import McpSource, find_servers, project_file, read_project
+from zot.mcp.server_connection import McpLaunch, ProcessConnection
+from zot.mcp.server_settings import McpSource, find_servers, project_file, read_project
 from zot.tools.guardian import open_processes
 
 

@@ -21,7 +21,7 @@ from restarting import Restarting
 from zot.client.session import ClientSession
 from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest, Done, TextDelta, ToolResult, UserMessage, text
 from zot.messages import text_of
-from zot.serve.daemon.connection import ClientConnection
+from zot.serve.daemon.client_connection import ClientConnection
 from zot.wire.jsonrpc import RpcError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zot.config.address import Origin, Target, split_url
+from zot.config.base_url import Origin, Target, split_url
 from zot.errors import ConnectionFailed
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from zot.config.agents import AgentConfigs
 from zot.config.config import Config, resolve
+from zot.config.configured_agents import AgentConfigs
 from zot.config.file import DaemonSettings
 from zot.errors import ConfigError, InvalidConfigFile, NoSuchAgent, UsageError
 

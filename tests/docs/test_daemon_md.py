@@ -19,7 +19,7 @@ from harness import PATIENCE_S, environment
 from zot.events import Resolution
 from zot.serve.daemon.access import MAX_ID
 from zot.serve.daemon.backlog import MAX_UNREAD_BYTES
-from zot.serve.daemon.connection import _MAX_UNANSWERED, _MAX_UNANSWERED_BYTES
+from zot.serve.daemon.client_connection import _MAX_UNANSWERED, _MAX_UNANSWERED_BYTES
 from zot.serve.daemon.daemon import MAX_CLIENTS
 from zot.session.queue import MAX_QUEUE
 from zot.wire import daemon, host, jsonrpc, updates

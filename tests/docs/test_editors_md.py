@@ -12,10 +12,12 @@ import pytest
 from forked import ForkServer
 from harness import environment
 from zot.runtime.modes import MODES
+from zot.version import __version__
 
 from .markdown import blocks
 
-TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "editors.md").read_text()
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "how-to" / "editors.md").read_text()
 _PAIRS = {")": "(", "]": "[", "}": "{"}
 _INITIALIZE = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}\n'
 
@@ -60,3 +62,10 @@ def test_the_command_to_try_by_hand_is_that_of_an_editor() -> None:
 
 def test_every_mode_is_in_the_table() -> None:
     assert re.findall(r"^\| `(\w+)` \|", TEXT, re.MULTILINE) == [mode.id for mode in MODES]
+
+
+def test_the_entry_of_the_registry_names_this_version() -> None:
+    entry = json.loads((ROOT / "docs" / "acp-registry" / "agent.json").read_text())
+    [run] = entry["distribution"].values()
+    assert entry["version"] == __version__
+    assert run == {"package": f"zot-agent@{__version__}", "cmd": "zot", "args": ["acp"]}

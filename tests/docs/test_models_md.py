@@ -13,7 +13,7 @@ import pytest
 
 from harness import PATIENCE_S, Zot, environment
 from zot.commands.models import MANUAL
-from zot.providers.own_models import OwnModel
+from zot.providers.user_models import OwnModel
 
 from .markdown import Block, blocks
 from .test_rpc_md import hold

@@ -76,3 +76,9 @@ def test_no_line_installs_a_stranger_s_package(page: str) -> None:
     files = sorted((ROOT / page).rglob("*.md")) if (ROOT / page).is_dir() else [ROOT / page]
     for file in files:
         assert not re.search(r"(?:pipx?|uv tool|uv pip) install (?:-\S+ )*'?zot(?!-agent)\b", file.read_text()), file
+
+
+def test_the_changelog_is_short_and_merged() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert len(text.split("\n")) <= 45
+    assert not re.search("^(<{7}|={7}|>{7})", text, re.MULTILINE)

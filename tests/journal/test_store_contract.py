@@ -19,8 +19,8 @@ from zot.journal.portable import ImportTarget, checked, exported, imported
 from zot.journal.postgres.connection import parsed
 from zot.journal.postgres.journal import PostgresJournal
 from zot.journal.queries import spent
+from zot.journal.recorded_sessions import SessionJournal
 from zot.journal.session_store import SessionStore
-from zot.journal.sessions import SessionJournal
 from zot.messages import Counters, ImageBlock, Message, TextBlock
 from zot.session.recovery import recover_unusable
 from zot.session.transcripts import TranscriptPast

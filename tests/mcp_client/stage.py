@@ -16,7 +16,7 @@ from extensions.stage import Stage, results
 from harness import MARK as RUN_MARK
 from tools.shells import MARK, left
 from zot.config.flags import McpServer
-from zot.mcp.connection import McpDeadlines
+from zot.mcp.server_connection import McpDeadlines
 
 SERVER = str(Path(__file__).parent / "server.py")
 

@@ -12,7 +12,7 @@ from zot.config.flags import McpServer
 from zot.config.trust import TrustStore
 from zot.errors import ConfigError, ProtocolError, UsageError
 from zot.mcp.listing import MAX_TTL_S, OfferedTool, ToolCache, check_tool, tool_name
-from zot.mcp.sources import McpSource, find_servers, project_file
+from zot.mcp.server_settings import McpSource, find_servers, project_file
 from zot.messages import ToolSpec
 from zot.wire.mcp import ListedTool
 

@@ -10,7 +10,7 @@ import pytest
 
 from fakes import Answer, FakeTransport
 from zot.errors import AuthFailed, ConnectionFailed, NoCredit, NotFound, ProviderError, Stalled, StreamBroken
-from zot.providers.listing import Dialect, Served, list_models, merged
+from zot.providers.model_listing import Dialect, Served, list_models, merged
 from zot.providers.models import Catalogue, Model, catalogue
 
 

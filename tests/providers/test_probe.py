@@ -9,9 +9,9 @@ import pytest
 from fakes import Answer, FakeTransport
 from zot.config.vendors import VENDORS, endpoint
 from zot.errors import ConnectionFailed
-from zot.providers import listing as probing
+from zot.providers import model_listing as probing
 from zot.providers.base import HttpRequest
-from zot.providers.listing import Probed, probe
+from zot.providers.model_listing import Probed, probe
 
 
 async def ask(transport: FakeTransport, name: str = "anthropic", key: str = "k") -> Probed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zot.config.address import Origin
+from zot.config.base_url import Origin
 from zot.errors import ConnectionFailed
 from zot.providers.http import Proxy, find_proxy
 

@@ -46,7 +46,7 @@ from zot.text import did_you_mean, escaped, printable, printable_line, shell_wor
 from zot.ui.conversation import OpenedConversation
 from zot.ui.readable import match_session_id
 from zot.ui.remote import ClientHome
-from zot.ui.terminal.looks import beyond_summary, until
+from zot.ui.terminal.styles import beyond_summary, until
 from zot.wire.jsonrpc import RpcError
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 

@@ -11,7 +11,6 @@ from msgspec.structs import asdict, replace
 
 from zot.commands.subcommands import CommandRequest, aligned, print_note, write, write_json
 from zot.config import flags
-from zot.config.agents import AgentConfigs
 from zot.config.config import (
     AGENT_FLAGS,
     DEFAULT_AGENT,
@@ -21,6 +20,7 @@ from zot.config.config import (
     config_directory,
     without_userinfo,
 )
+from zot.config.configured_agents import AgentConfigs
 from zot.config.credentials import find
 from zot.config.file import FILE_NAME
 from zot.config.paths import given_config_dir

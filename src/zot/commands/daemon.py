@@ -12,8 +12,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from zot.config import flags
-from zot.config.agents import AgentConfigs
 from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, ignore_foreign, zot_home
+from zot.config.configured_agents import AgentConfigs
 from zot.config.file import DaemonSettings, Tls, checked_listen_address
 from zot.config.paths import locate
 from zot.errors import DaemonRunning, ExtraMissing, UsageError
@@ -87,7 +87,9 @@ def main(argv: Sequence[str]) -> int:
         sys.stderr.write(f"zot: {problem}\n")
         return _TAKEN
 
-    from zot.serve.daemon.main import serve  # Imported lazily: the endpoint is claimed first, since clients wait.
+    from zot.serve.daemon.daemon_process import (
+        serve,  # Imported lazily: the endpoint is claimed first, since clients wait.
+    )
 
     given = {name: value for name, value in settings.items() if name not in _OWN}
     place = replace(place, socket=claim.path)  # A socket passed by the service manager may be elsewhere.

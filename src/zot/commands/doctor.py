@@ -14,10 +14,9 @@ from typing import Any, Literal
 import msgspec
 
 from zot.config import flags
-from zot.config.address import split_url
-from zot.config.agents import AgentConfigs
 from zot.config.auth_file import check as check_auth_file
 from zot.config.auth_file import path_in
+from zot.config.base_url import split_url
 from zot.config.config import (
     AGENT_FLAGS,
     PROXY_NAMES,
@@ -27,6 +26,7 @@ from zot.config.config import (
     resolve,
     zot_home,
 )
+from zot.config.configured_agents import AgentConfigs
 from zot.config.credentials import Credential, find, stored_for
 from zot.config.paths import locate
 from zot.config.private_paths import private_paths
@@ -37,7 +37,7 @@ from zot.config.vendors import VENDORS, Endpoint, Vendor, endpoint
 from zot.errors import AgentError, ConfigError, ProviderError, UsageError
 from zot.providers.base import Transport
 from zot.providers.http import HttpTransport, find_proxy
-from zot.providers.listing import Outcome, probe
+from zot.providers.model_listing import Outcome, probe
 from zot.runtime.key_command import KeyCommand
 from zot.tools.guardian import open_processes
 from zot.tools.guardian_process.kernel import why_no_keyring

@@ -70,7 +70,7 @@ def _print_line(line: str) -> None:
 
 async def _serve(script: Script, host: str, port: int, log: Callable[[str], None] | None) -> int:
     """Serve until a signal; return the exit code, 1 if the address could not be printed."""
-    from zot.providers.lab.server import serve  # Imported lazily: `lab check` does not need it.
+    from zot.providers.lab.http_server import serve  # Imported lazily: `lab check` does not need it.
 
     serving = asyncio.current_task()
     assert serving is not None

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from zot.config import flags
-from zot.config.address import split_url
 from zot.config.auth_file import AuthEntry, path_in, remove, store
+from zot.config.base_url import split_url
 from zot.config.config import keyless_environment, zot_home
 from zot.config.credentials import checked
 from zot.config.vendors import VENDORS, Endpoint, Vendor, endpoint
 from zot.errors import ConfigError, UsageError
 from zot.providers.http import HttpTransport
-from zot.providers.listing import Probed, probe
+from zot.providers.model_listing import Probed, probe
 from zot.runtime.key_command import KeyCommand
 from zot.text import did_you_mean
 

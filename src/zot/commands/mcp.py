@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from zot.commands.mcp_serve import FLAGS as SERVE_FLAGS
 from zot.commands.subcommands import (
     FAILED,
     JSON_FLAG,
@@ -32,8 +33,8 @@ from zot.config.trust import TrustStore
 from zot.errors import ConfigError, ToolFailed, UserError
 from zot.extensions.log import log_path, read
 from zot.mcp.listing import ToolCache
+from zot.mcp.server_settings import McpSource, find_servers, project_file, read_project
 from zot.mcp.servers import ManagedServer
-from zot.mcp.sources import McpSource, find_servers, project_file, read_project
 from zot.mcp.tool import McpTool
 from zot.messages import TextBlock
 from zot.runtime.check import working_directory
@@ -267,6 +268,8 @@ def _store(config: Config) -> TrustStore:
 
 
 GROUP = CommandGroup("zot mcp", "Manage MCP servers: programs that offer tools to the model.", (
+    Subcommand("serve", "", "Serve the agent to an MCP client, as the tools zot and zot_reply.", "mcp_serve.run",
+               flags=SERVE_FLAGS),
     Subcommand("list", "", "List the servers, and why one cannot be used.", _list, flags=_FLAGS),
     Subcommand("test", "[NAME...]", "Start servers, ask for their tools, and keep those in the cache.", _test, (0, 100),
                _FLAGS),

@@ -34,8 +34,8 @@ from zot.journal.journal import Journal, can_be_written, open_read_only
 from zot.journal.lease import mark_damaged, read_marks
 from zot.journal.opening import is_address, is_there, open_journal
 from zot.journal.queries import SessionRecord, rows_after
+from zot.journal.recorded_sessions import SessionJournal, SessionReader
 from zot.journal.repair import CheckReport, back_up, check_file
-from zot.journal.sessions import SessionJournal, SessionReader
 from zot.messages import Message, ThinkingBlock
 from zot.messages import show as shown
 from zot.run_summary import CUT_SHORT

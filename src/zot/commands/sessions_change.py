@@ -31,8 +31,8 @@ from zot.journal.chunks import Kind
 from zot.journal.connection import Connection
 from zot.journal.portable import MAX_LINE_BYTES, ImportTarget, PortableHeader, checked, exported, imported
 from zot.journal.queries import SessionRecord, last_seq, rows_after
+from zot.journal.recorded_sessions import SessionJournal, SessionReader
 from zot.journal.session_store import busy
-from zot.journal.sessions import SessionJournal, SessionReader
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock, show, text_of, timestamp
 from zot.session.history import History
 from zot.session.recovery import WaitingRuns, recover

@@ -22,7 +22,7 @@ from zot.journal.queries import (
     put,
     update_summary,
 )
-from zot.journal.sessions import SessionJournal
+from zot.journal.recorded_sessions import SessionJournal
 
 
 class _Moved(msgspec.Struct, frozen=True):

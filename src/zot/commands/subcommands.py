@@ -21,7 +21,7 @@ from zot.ui.readable import match_session_id
 
 if TYPE_CHECKING:  # Not every command needs the journal.
     from zot.journal.queries import SessionRecord
-    from zot.journal.sessions import SessionReader
+    from zot.journal.recorded_sessions import SessionReader
 
 #: Exit codes: the command failed; it was called wrongly; the daemon that it needs does not run.
 FAILED = 1

@@ -27,7 +27,7 @@ from zot.errors import ExtraMissing, NoSuchSession, UsageError
 from zot.runtime.check import check
 from zot.serve.stdio import SIGNALS, leave
 from zot.text import shell_word
-from zot.ui.terminal.looks import Level, charset
+from zot.ui.terminal.styles import Level, charset
 
 if TYPE_CHECKING:
     from zot.events import SessionState

@@ -232,7 +232,7 @@ def same_address(one: str, other: str) -> bool:
 
 def _place(base_url: str) -> object:
     """Return a canonical form of a base URL, as the transport reads it."""
-    from zot.config.address import COMPLETIONS, split_url  # Imported lazily: few users set an address.
+    from zot.config.base_url import COMPLETIONS, split_url  # Imported lazily: few users set an address.
 
     try:
         target = split_url(base_url)

@@ -22,6 +22,7 @@ from zot.journal.connection import Connection
 from zot.journal.lease import SUSPECTED, Leases
 from zot.journal.queries import SessionRecord
 from zot.journal.record import Record, checked_epoch
+from zot.journal.recorded_sessions import SessionJournal, SessionReader
 from zot.journal.schema import (
     check_room,
     connect,
@@ -37,7 +38,6 @@ from zot.journal.schema import (
     rewrite,
 )
 from zot.journal.session_store import SessionStore, StoredPast, busy
-from zot.journal.sessions import SessionJournal, SessionReader
 from zot.journal.writer import Writer
 from zot.messages import timestamp
 

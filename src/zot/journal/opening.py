@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zot.journal import schema
-from zot.journal.sessions import SessionJournal
+from zot.journal.recorded_sessions import SessionJournal
 
 
 def is_address(path: str) -> bool:

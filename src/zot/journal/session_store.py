@@ -29,7 +29,7 @@ from zot.journal.writer_thread import Append
 from zot.store import Acquired, Change, FindAnswer, PermissionGranted, Row
 
 if TYPE_CHECKING:
-    from zot.journal.sessions import SessionJournal
+    from zot.journal.recorded_sessions import SessionJournal
 
 #: The most unwritten bytes before a run must wait, and how long the disk or the database may take.
 MAX_UNSAFE_BYTES = 8 << 20

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from zot.errors import ProtocolError, ToolFailed
-from zot.mcp.connection import McpConnection, McpExited, McpFailed, McpLaunch, ProcessConnection
 from zot.mcp.listing import MAX_TOOLS, CachedList, OfferedTool, ToolCache, check_tool, selected
-from zot.mcp.sources import McpSource
+from zot.mcp.server_connection import McpConnection, McpExited, McpFailed, McpLaunch, ProcessConnection
+from zot.mcp.server_settings import McpSource
 from zot.mcp.tool import McpTool
 from zot.text import printable
 from zot.tools.base import CallReporter, Tool

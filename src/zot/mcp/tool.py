@@ -6,8 +6,8 @@ import binascii
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from zot.mcp.connection import McpFailed
 from zot.mcp.listing import OfferedTool
+from zot.mcp.server_connection import McpFailed
 from zot.messages import ImageBlock, TextBlock
 from zot.text import printable, printable_line
 from zot.tools.base import Output, ToolContext, ToolFailedWithOutput

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import httptools
 import msgspec
 
-from zot.config.address import Origin, Target, split_host, split_url
+from zot.config.base_url import Origin, Target, split_host, split_url
 from zot.errors import (
     BadRequest,
     ConnectionFailed,

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from zot.config.address import COMPLETIONS, api_base
+from zot.config.base_url import COMPLETIONS, api_base
 from zot.config.vendors import ChatQuirks
 from zot.encoding import UNREADABLE, encode
 from zot.errors import ContentRefused, Overloaded, ProviderError, ServiceFailed, StreamBroken

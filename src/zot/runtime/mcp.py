@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from zot.config.config import Config, data_directory
-from zot.mcp.connection import McpLaunch
 from zot.mcp.listing import ToolCache
+from zot.mcp.server_connection import McpLaunch
+from zot.mcp.server_settings import McpSource, find_servers
 from zot.mcp.servers import McpServers
-from zot.mcp.sources import McpSource, find_servers
 from zot.text import printable
 from zot.tools.command_output import Spills
 

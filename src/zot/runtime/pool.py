@@ -20,7 +20,7 @@ from zot.session.history import Subscriber
 from zot.session.recovery import WaitingRuns
 
 if TYPE_CHECKING:
-    from zot.journal.sessions import SessionJournal
+    from zot.journal.recorded_sessions import SessionJournal
     from zot.session.session import Session
 
 log = logging.getLogger("zot")

@@ -68,7 +68,7 @@ async def with_served(config: Config) -> list[tuple[Model, bool]]:
 
     Raise ConfigError, ProviderError.
     """
-    from zot.providers.listing import list_models, merged  # Imported lazily: only `zot models` needs it.
+    from zot.providers.model_listing import list_models, merged  # Imported lazily: only `zot models` needs it.
 
     listed, where = models_of(config), endpoint_of(config)
     dialect = "ollama" if config.provider == "ollama" else where.api

@@ -46,7 +46,7 @@ def unused_key(config: Config) -> str:
     vendor, where = VENDORS[config.provider], endpoint_of(config)
     if not (vendor.needs_key and where.elsewhere) or credential_of(config) is not None:
         return ""
-    from zot.config.address import split_url  # Imported lazily: few users set an address.
+    from zot.config.base_url import split_url  # Imported lazily: few users set an address.
 
     try:
         place = split_url(where.base_url).origin.authority
@@ -68,7 +68,7 @@ def _with_own(listed: Catalogue, config: Config) -> Catalogue:
     home = zot_home(config.environment)
     if home is None or not may_exist(path := os.path.join(home, "models.json")):
         return listed
-    from zot.providers.own_models import load, overlaid  # Imported lazily: few users have models of their own.
+    from zot.providers.user_models import load, overlaid  # Imported lazily: few users have models of their own.
 
     # Entries of unknown providers are ignored: other programs may share the file.
     return overlaid(listed, load(path).get(listed.provider, ()))

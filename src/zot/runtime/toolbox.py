@@ -19,8 +19,8 @@ from zot.tools.base import LazyTool, ReadState, Tool
 
 if TYPE_CHECKING:
     from zot.config.private_paths import PrivatePath
+    from zot.mcp.server_settings import McpSource
     from zot.mcp.servers import McpServers
-    from zot.mcp.sources import McpSource
     from zot.runtime.shared import SharedResources
     from zot.tools.bash import Bash
     from zot.tools.checkpoints import Restorer

@@ -46,7 +46,7 @@ from zot.session.recovery import Clean, WaitingRuns, inspect, needs_lease, recov
 from zot.store import Row
 
 if TYPE_CHECKING:
-    from zot.agent.questions import PendingQuestions
+    from zot.agent.pending_questions import PendingQuestions
     from zot.events import QuestionRequest
     from zot.questions import Question, QuestionReply
     from zot.tools.checkpoints import Restorer  # Imported lazily: few sessions are rewound.
@@ -153,7 +153,7 @@ class Worker:
     def questions(self) -> PendingQuestions:
         """The questions of running tool calls to the user."""
         if self._questions is None:
-            from zot.agent.questions import PendingQuestions  # Imported lazily: few tools ask.
+            from zot.agent.pending_questions import PendingQuestions  # Imported lazily: few tools ask.
 
             self._questions = PendingQuestions(timeout_s=self._agent.approver.timeout_s, clock=self._clock)
         return self._questions

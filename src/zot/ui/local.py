@@ -23,11 +23,11 @@ from zot.extensions.manifest import changeable, load, trust_summary
 from zot.files import write_new
 from zot.journal import portable
 from zot.journal.opening import is_there, open_journal
-from zot.journal.sessions import SessionJournal
+from zot.journal.recorded_sessions import SessionJournal
 from zot.messages import ImageBlock, Message, PastMessage, ResultBlock, text_of
 from zot.panels import CommandAnswer, CommandInfo
 from zot.providers.http import HttpTransport
-from zot.providers.listing import probe
+from zot.providers.model_listing import probe
 from zot.runtime.extensions import manager_of
 from zot.runtime.open import HOSTED, OpenRequest, open_session, open_unrecorded
 from zot.runtime.providers import EarlierProviders

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from zot.providers.base import Deadlines, HttpRequest
+from zot.providers.lab.http_server import serve
 from zot.providers.lab.performance import Step
 from zot.providers.lab.script import Script, demo
-from zot.providers.lab.server import serve
 from zot.providers.lab.stage import LabService
 from zot.providers.lab.transport import LabResponse, LabTransport
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from zot.errors import ConfigError
+from zot.providers.lab.http_server import MAX_BODY_BYTES, serve
 from zot.providers.lab.script import Script, demo
-from zot.providers.lab.server import MAX_BODY_BYTES, serve
 
 from .talk import CHAT, WAIT_S, Clock, body, serving, texts
 

@@ -15,7 +15,7 @@ import pytest
 from daemon_process import eventually
 from daemons import PATIENCE_S, Caller, Frame, Running, order, running
 from zot.serve.daemon.backlog import MAX_UNREAD_BYTES
-from zot.serve.daemon.connection import ClientConnection, Handler
+from zot.serve.daemon.client_connection import ClientConnection, Handler
 from zot.serve.daemon.sockets import LocalWire
 from zot.version import __version__
 
@@ -289,7 +289,7 @@ def looking() -> int:
 
 
 async def test_long_pending_requests_are_bounded(daemon: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zot.serve.daemon.connection._MAX_UNANSWERED_BYTES", 100_000)
+    monkeypatch.setattr("zot.serve.daemon.client_connection._MAX_UNANSWERED_BYTES", 100_000)
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     caller.call("session/prompt", sessionId="s", prompt="!stall")

@@ -13,7 +13,7 @@ from zot.agent.hooks import NoExtensions
 from zot.events import AgentEvent, TextDelta, UserMessage
 from zot.messages import TextBlock
 from zot.serve.daemon.backlog import Backlog
-from zot.serve.daemon.connection import ClientConnection
+from zot.serve.daemon.client_connection import ClientConnection
 from zot.serve.daemon.feed import RecordedEvents, SessionFeed
 from zot.serve.daemon.metrics import Metrics
 from zot.serve.daemon.sockets import LocalWire

@@ -185,7 +185,9 @@ def test_without_the_extra_the_error_says_how_to_install_it(shell: Shell) -> Non
 
 
 def test_web_modules_are_loaded_only_when_listening() -> None:
-    code = "import sys, zot.serve.daemon.main; print({'uvicorn', 'starlette', 'zot.serve.web'} & {*sys.modules})"
+    code = (
+        "import sys, zot.serve.daemon.daemon_process; print({'uvicorn', 'starlette', 'zot.serve.web'} & {*sys.modules})"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment({}), capture_output=True, timeout=PATIENCE_S, check=True
     )

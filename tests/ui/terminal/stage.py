@@ -14,13 +14,13 @@ from unittest import mock
 from textual import _wait
 from textual.pilot import Pilot
 
-import zot.ui.terminal.questions
+import zot.ui.terminal.question_views
 from zot.config.config import Config, Overrides
 from zot.ui.conversation import Conversation, Home
 from zot.ui.local import LocalHome
 from zot.ui.terminal.app import ZotApp
-from zot.ui.terminal.looks import Look
-from zot.ui.terminal.questions import Question
+from zot.ui.terminal.question_views import Question
+from zot.ui.terminal.styles import Look
 
 PATIENCE_S = 60.0
 
@@ -115,7 +115,7 @@ async def stage(
     # Who tries how long a question takes no keys brings a clock; nobody else has to wait for that.
     hurried: dict[str, Any] = {"IGNORE_KEYS_S": 0.1, "_PAUSE_S": 0.1} if clock is time.monotonic else {}
     try:
-        with mock.patch.multiple(zot.ui.terminal.questions, **hurried) if hurried else nullcontext():
+        with mock.patch.multiple(zot.ui.terminal.question_views, **hurried) if hurried else nullcontext():
             async with app.run_test(size=size) as pilot:
                 yield Stage(app, pilot, home)
     finally:

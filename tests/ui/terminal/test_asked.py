@@ -15,7 +15,7 @@ from ui.terminal.stage import stage
 from ui.terminal.test_plain import lines
 from zot.commands.attach import Lines
 from zot.events import ApprovalRequest
-from zot.ui.terminal.looks import in_full
+from zot.ui.terminal.styles import in_full
 
 
 def _asked(tool: str, args: dict[str, Any], summary: str = "") -> ApprovalRequest:

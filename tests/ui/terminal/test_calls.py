@@ -9,9 +9,9 @@ import pytest
 
 from ui.terminal.stage import stage
 from zot.ui.terminal.entries import CallEntry, ThoughtEntry
-from zot.ui.terminal.looks import Look
-from zot.ui.terminal.questions import Question
+from zot.ui.terminal.question_views import Question
 from zot.ui.terminal.slash import Option
+from zot.ui.terminal.styles import Look
 
 OUTPUT = """\
 !script think "one" " two" ;; call bash {"command": "seq 30; until [ -e go ]; do sleep 0.02; done"}

@@ -8,8 +8,8 @@ import pytest
 
 from ui.terminal.stage import stage
 from zot.ui.terminal.entries import CallEntry, DisplayEntry
-from zot.ui.terminal.looks import ASCII, Look
 from zot.ui.terminal.slash import Option
+from zot.ui.terminal.styles import ASCII, Look
 
 
 @pytest.mark.parametrize(("look", "marks"), [(Look(), "●✗"), (ASCII, "*!")], ids=["utf-8", "ascii"])

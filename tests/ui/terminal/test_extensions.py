@@ -13,7 +13,7 @@ from extensions.test_manager import interceptor
 from ui.terminal.stage import Stage, stage
 from zot.events import PanelClosed, PanelOpened
 from zot.ui.terminal.panel_views import PanelView
-from zot.ui.terminal.questions import Question
+from zot.ui.terminal.question_views import Question
 
 #: Answers each command with the action that it is named after, and writes down its keys.
 PLAYER = """

@@ -11,7 +11,7 @@ from textual.events import Paste
 from auth_server import guarding
 from ui.terminal.stage import Stage, stage
 from zot.ui.terminal.entries import CallEntry
-from zot.ui.terminal.questions import Question
+from zot.ui.terminal.question_views import Question
 
 
 async def _talked(person: Stage, so_many: int) -> None:

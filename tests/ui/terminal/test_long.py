@@ -10,7 +10,7 @@ from ui.terminal.stage import stage
 from zot.events import AssistantStart, Done, TextDelta, TurnStart
 from zot.session.history import Batch
 from zot.ui.terminal.entries import AnswerEntry
-from zot.ui.terminal.looks import Look
+from zot.ui.terminal.styles import Look
 
 
 class Counted(AnswerEntry):

@@ -6,9 +6,9 @@ import pytest
 from rich.segment import Segment
 from textual.strip import Strip
 
-from zot.ui.terminal.looks import ASCII, Look
 from zot.ui.terminal.markdown import Flow, markdown
 from zot.ui.terminal.markdown import drawn as as_lines
+from zot.ui.terminal.styles import ASCII, Look
 
 ROWS = "".join(f"| {number} | {'x' * (number % 9)} |\n" for number in range(200))
 TABLE = f"| number | how much |\n|---:|:-:|\n{ROWS}"

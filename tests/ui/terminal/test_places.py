@@ -12,7 +12,7 @@ import pytest
 
 from ui.terminal.stage import stage
 from zot.commands.terminal import can_show_screen
-from zot.ui.terminal.looks import Look, look_for
+from zot.ui.terminal.styles import Look, look_for
 
 SCRIPT = r"""
 think "Look first."
@@ -99,7 +99,7 @@ async def test_the_theme_fits_the_background(tmp_path: Path, code: str, theme: s
 )
 def test_a_missing_locale_still_determines_the_character_set(lang: str, shown: str) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHON"))}
-    asked = [sys.executable, "-c", "from zot.ui.terminal.looks import charset; print(charset())"]
+    asked = [sys.executable, "-c", "from zot.ui.terminal.styles import charset; print(charset())"]
     said = subprocess.run(asked, env={**env, "LANG": lang}, capture_output=True, text=True, timeout=60, check=True)
     assert said.stdout.strip() == shown
     whole = subprocess.run(asked, env={**env, "LANG": lang, "LC_ALL": "C"}, capture_output=True, text=True, check=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ui.terminal.stage import stage
 from zot.messages import text_of
-from zot.ui.terminal.questions import Question
+from zot.ui.terminal.question_views import Question
 
 
 async def test_a_question_waits_for_the_next_terminal_that_opens_the_session(tmp_path: Path) -> None:

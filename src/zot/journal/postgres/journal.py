@@ -20,8 +20,8 @@ from zot.journal.postgres.record import PostgresRecord
 from zot.journal.postgres.schema import migrate
 from zot.journal.postgres.writer import BLOBS, PostgresWriter
 from zot.journal.queries import SessionRecord
+from zot.journal.recorded_sessions import SessionJournal
 from zot.journal.session_store import StoredPast, busy
-from zot.journal.sessions import SessionJournal
 from zot.messages import timestamp
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from zot.config.config import Config, Overrides, journal_path
 from zot.config.flags import McpServer
 from zot.errors import AgentError, NoSuchSession
 from zot.journal.opening import open_journal
-from zot.journal.sessions import SessionJournal
+from zot.journal.recorded_sessions import SessionJournal
 from zot.messages import ImageBlock, Message
 from zot.panels import CommandAnswer, CommandInfo
 from zot.runtime.check import check
@@ -349,7 +349,9 @@ class OwnSessions(Sessions):
                 overrides = overrides.including("cwd")
         documents = None
         if self.client.greeting.client.reads_files:
-            from zot.serve.acp.documents import EditorDocuments  # Imported lazily: not every client offers its files.
+            from zot.serve.acp.editor_documents import (
+                EditorDocuments,  # Imported lazily: not every client offers its files.
+            )
 
             documents = EditorDocuments(self.client, session_id, place.cwd)
         mcp = {**self._config.mcp, **dict(place.mcp)}

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from zot.errors import NoSuchSession, RuntimeBusy, UserError
 from zot.runtime.pool import NewSessionSettings, SessionPool
-from zot.serve.daemon.connection import ClientConnection
+from zot.serve.daemon.client_connection import ClientConnection
 from zot.wire.jsonrpc import NOT_OWNED, RpcError
 
 if TYPE_CHECKING:
     from zot.serve.daemon.catalog import SessionCatalog
+    from zot.serve.daemon.daemon import Daemon
     from zot.session.session import Session
 
 #: Longest id of a new session.
@@ -62,13 +63,21 @@ def check_approval(connection: ClientConnection, prompted_by: Collection[str]) -
 def may_use(connection: ClientConnection, session: Session) -> bool:
     """True if a client may change a session. Tools of an unguarded session may do anything, so remote clients may
     use it only if its agent has a policy."""
-    if connection.is_local or session.agent.guarded:
-        return True
-    return connection.daemon.parts.has_rules(session.agent.name or "default")
+    return connection.is_local or _may_use_remotely(connection.daemon, session)
+
+
+def _may_use_remotely(daemon: Daemon, session: Session) -> bool:
+    return session.agent.guarded or daemon.parts.has_rules(session.agent.name or "default")
 
 
 def _check(connection: ClientConnection, session: Session, session_id: str) -> None:
-    if not may_use(connection, session):
+    if not connection.is_local:
+        check_remote_use(connection.daemon, session, session_id)
+
+
+def check_remote_use(daemon: Daemon, session: Session, session_id: str) -> None:
+    """Raise RpcError if clients over the network may only look at a session."""
+    if not _may_use_remotely(daemon, session):
         alias = session.agent.name or "default"
         raise RpcError(
             NOT_OWNED,

@@ -23,11 +23,11 @@ from zot.files import read_chunks
 from zot.journal import queries, replay
 from zot.journal.connection import Connection
 from zot.journal.queries import SessionRecord
-from zot.journal.sessions import SessionJournal
+from zot.journal.recorded_sessions import SessionJournal
 from zot.messages import ImageBlock, Message, ResultBlock, TranscriptBlock, show, timestamp
 from zot.runtime.pool import SessionPool
 from zot.serve.daemon.access import check_use
-from zot.serve.daemon.connection import ClientConnection, Handler
+from zot.serve.daemon.client_connection import ClientConnection, Handler
 from zot.serve.daemon.spending import Span, SpendingCache, added_up
 from zot.session.transcripts import Endings, all_messages, current_messages, endings, past_message
 from zot.store import Change, Row

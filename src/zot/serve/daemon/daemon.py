@@ -14,12 +14,12 @@ import msgspec
 from msgspec import UNSET
 
 from zot.client.endpoint import admits, identify, is_confined
-from zot.config.agents import AgentConfigs
 from zot.config.config import Config
+from zot.config.configured_agents import AgentConfigs
 from zot.config.file import DaemonSettings
 from zot.config.paths import DaemonPaths
 from zot.serve.daemon.audit import Identity, Refusals
-from zot.serve.daemon.connection import ClientConnection
+from zot.serve.daemon.client_connection import ClientConnection
 from zot.serve.daemon.lifecycle import ClientShutdown
 from zot.serve.daemon.logs import LogFeed
 from zot.serve.daemon.metrics import Metrics, rss_bytes, size_of_database
@@ -40,7 +40,7 @@ from zot.wire.jsonrpc import NULL, TOO_MANY_CLIENTS, RpcError, encode_error
 from zot.wire.lines import MAX_LINE_BYTES
 
 if TYPE_CHECKING:
-    from zot.journal.sessions import SessionJournal
+    from zot.journal.recorded_sessions import SessionJournal
     from zot.runtime.shared import SharedResources
     from zot.serve.daemon.audit import Audit
     from zot.serve.daemon.sessions import DaemonSessions

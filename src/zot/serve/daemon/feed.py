@@ -18,7 +18,7 @@ from zot.events import AgentEvent, ConversationReplaced, Done, PanelOpened
 from zot.journal import queries, replay
 from zot.journal.connection import Connection
 from zot.journal.queries import ChangedSession, changed_since, find, last_seq, owned
-from zot.journal.sessions import SessionJournal
+from zot.journal.recorded_sessions import SessionJournal
 from zot.messages import timestamp
 from zot.panels import OpenPanels
 from zot.runtime.pool import Channel

@@ -16,7 +16,7 @@ from zot.wire.daemon import TELLS_RESUMED, TELLS_STOPPING
 from zot.wire.jsonrpc import encode_notification
 
 if TYPE_CHECKING:
-    from zot.serve.daemon.connection import ClientConnection
+    from zot.serve.daemon.client_connection import ClientConnection
 
 log = logging.getLogger("zot")
 

@@ -14,7 +14,7 @@ from zot.errors import AgentError, UserError
 from zot.messages import timestamp
 from zot.serve.daemon.audit import AuditEntry, recent
 from zot.serve.daemon.catalog import CatalogMethods
-from zot.serve.daemon.connection import AnswerThen, ClientConnection, Handler, SlowAnswer
+from zot.serve.daemon.client_connection import AnswerThen, ClientConnection, Handler, SlowAnswer
 from zot.serve.daemon.metrics import rss_bytes
 from zot.serve.daemon.session_methods import SessionMethods, SideQuestions
 from zot.serve.daemon.settings_methods import ExtensionMethods, SettingsMethods

@@ -31,7 +31,7 @@ from zot.serve.daemon.access import (
     evict_if_directory_gone,
     use_session,
 )
-from zot.serve.daemon.connection import AnswerThen, ClientConnection, Deferred, Handler, SlowAnswer, as_rpc_error
+from zot.serve.daemon.client_connection import AnswerThen, ClientConnection, Deferred, Handler, SlowAnswer, as_rpc_error
 from zot.session.history import Batch, Subscriber
 from zot.session.queue import JobObserver
 from zot.session.session import AbortableWaits, Session, new_session_id

@@ -15,7 +15,7 @@ from zot.panels import CommandAnswer
 from zot.runtime.extensions import manager_of
 from zot.runtime.pool import SessionPool
 from zot.serve.daemon.access import check_idle, use_session
-from zot.serve.daemon.connection import AnswerThen, ClientConnection, Handler, SlowAnswer
+from zot.serve.daemon.client_connection import AnswerThen, ClientConnection, Handler, SlowAnswer
 from zot.session.queue import JobObserver
 from zot.store import LockChanged
 from zot.text import printable

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import ssl
 
     from zot.serve.daemon.claim import Claim
-    from zot.serve.daemon.connection import ClientConnection
+    from zot.serve.daemon.client_connection import ClientConnection
     from zot.serve.daemon.daemon import Daemon
 
 log = logging.getLogger("zot")

@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp
 
-from zot.config.agents import AgentConfigs, daemon_journal
+from zot.config.configured_agents import AgentConfigs, daemon_journal
 from zot.config.paths import DaemonPaths
 from zot.config.tokens import path_in
 from zot.journal.opening import open_journal
@@ -23,8 +23,10 @@ from zot.serve.daemon.audit import Audit, Identity, Refusals
 from zot.serve.daemon.daemon import Daemon, DaemonParts
 from zot.serve.daemon.lifecycle import BackgroundTasks
 from zot.serve.daemon.logs import LogFile
+from zot.serve.mcp.agent import AgentService
 from zot.serve.web.dashboard import Dashboard
 from zot.serve.web.gate import Gate, Limits, Tokens
+from zot.serve.web.mcp import DaemonMcpSessions, McpEndpoint
 from zot.serve.web.respond import Respond
 from zot.serve.web.websocket import ClientEndpoint, ExtensionEndpoint, Message, Receive, Send, refuse
 
@@ -135,10 +137,13 @@ def app_for(
     gate = Gate(known, hosts=(*hosts, *settings.hosts), origins=(*origins, *settings.origins))
     conversation = ClientEndpoint(daemon, limits)
     metrics, respond, extension = MetricsPage(daemon), Respond(daemon, limits), ExtensionEndpoint(daemon)
+    mcp = McpEndpoint(AgentService(DaemonMcpSessions(daemon)), limits)
     routes: list[BaseRoute] = [
         Route("/healthz", healthz),
         Route("/metrics", TokenGuard(metrics, gate, "/metrics", "view", whole=True), methods=["GET"]),
         Route("/v1/respond", TokenGuard(respond, gate, "/v1/respond", "prompt"), methods=["POST"]),
+        # Any role may ask what there is: each tool states its own.
+        Route("/mcp", TokenGuard(mcp, gate, "/mcp", "any"), methods=["POST", "GET", "DELETE"]),
         # Any role may connect: each method states its own.
         WebSocketRoute("/", TokenGuard(conversation, gate, "/", "any")),
         WebSocketRoute("/ws", TokenGuard(conversation, gate, "/ws", "any")),

@@ -34,13 +34,15 @@ class Respond:
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Answer one request by its deadline, which counts from the arrival of the head."""
         came = time.monotonic()
-        if not _is_json(scope):
+        if not is_json(scope):
             await refuse(scope, send, 415, "Content-Type must be application/json")
             return
         try:
             async with asyncio.timeout(self._limits.body_s):
                 # A length beyond the limit is refused before any of the body is awaited.
-                body = None if _length(scope) > self._limits.body else await self._body(receive)
+                body = (
+                    None if declared_length(scope) > self._limits.body else await read_body(receive, self._limits.body)
+                )
         except TimeoutError:
             await refuse(scope, send, 408, "the request did not come in time")
             return
@@ -59,17 +61,17 @@ class Respond:
 
     async def _run(self, scope: Any, request: Request, came: float, receive: Receive, send: Send) -> None:
         """Run the request. If the client disconnects meanwhile, the stored answer awaits its retry."""
-        gone = asyncio.ensure_future(_gone(receive))
+        left = asyncio.ensure_future(gone(receive))
         try:
             answered = await self._daemon.sessions.respond(request, age_s=time.monotonic() - came)
-            is_there = not gone.done()
+            is_there = not left.done()
             counts = scope["zot.tokens"].counts(scope["zot.grant"])
         except Stopping as problem:
             self._note(scope, request, "INTERNAL")
             await _answer(send, request.ids.failure("INTERNAL", str(problem)), 503, *_SOON)
             return
         finally:
-            gone.cancel()
+            left.cancel()
         got_out = False
         try:
             if is_there and not counts:  # Revoked meanwhile: the stored answer awaits a request with a valid token.
@@ -86,33 +88,34 @@ class Respond:
         who = Identity("http", token=scope["zot.bearer"])
         self._daemon.parts.audit.call(who, "/v1/respond", session=request.ids.session_id, outcome=outcome)
 
-    async def _body(self, receive: Receive) -> bytes | None:
-        """Return the body; None if it is too large, without reading the rest."""
-        body = bytearray()
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return bytes(body)
-            body += message.get("body", b"")
-            if len(body) > self._limits.body:
-                return None
-            if not message.get("more_body"):
-                return bytes(body)
+
+async def read_body(receive: Receive, limit: int) -> bytes | None:
+    """Return the body of a request; None if it has more than ``limit`` bytes, without reading the rest."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return bytes(body)
+        body += message.get("body", b"")
+        if len(body) > limit:
+            return None
+        if not message.get("more_body"):
+            return bytes(body)
 
 
-async def _gone(receive: Receive) -> None:
+async def gone(receive: Receive) -> None:
     """Wait until the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-def _length(scope: Any) -> int:
+def declared_length(scope: Any) -> int:
     """Return the declared length of the body; 0 if there is none."""
     values = [value for name, value in scope["headers"] if name.lower() == b"content-length"]
     return max((int(value) for value in values if value.isdigit()), default=0)
 
 
-def _is_json(scope: Any) -> bool:
+def is_json(scope: Any) -> bool:
     """True if the body is declared as JSON: a foreign web page cannot send this type without CORS permission."""
     values = [value for name, value in scope["headers"] if name.lower() == b"content-type"]
     return len(values) == 1 and values[0].partition(b";")[0].strip().lower() == b"application/json"

@@ -17,7 +17,7 @@ from zot.extensions.sources import RemoteCarrier
 from zot.runtime.extensions import manager_of
 from zot.serve.daemon.audit import Identity
 from zot.serve.daemon.backlog import MAX_UNREAD_BYTES
-from zot.serve.daemon.connection import ClientConnection
+from zot.serve.daemon.client_connection import ClientConnection
 from zot.serve.web.gate import Limits, Tokens, subprotocol_of
 from zot.store import GuardSet
 

@@ -35,12 +35,12 @@ from zot.session.history import Batch, Subscriber
 from zot.ui.conversation import Conversation, FirstConversation, Home
 from zot.ui.terminal import slash
 from zot.ui.terminal.composer import Composer, Editor, FileCompletions
-from zot.ui.terminal.looks import Level, Look, look_for, safe
 from zot.ui.terminal.mentions import named_images
 from zot.ui.terminal.panel_views import PanelEvent, Panels, PanelView
-from zot.ui.terminal.questions import ApprovalDialogs, Form, Question, QuestionDialogs, QuestionQueue
+from zot.ui.terminal.question_views import ApprovalDialogs, Form, Question, QuestionDialogs, QuestionQueue
 from zot.ui.terminal.slash import Option, ask_trust, offer_retry
 from zot.ui.terminal.status import StatusLine
+from zot.ui.terminal.styles import Level, Look, look_for, safe
 from zot.ui.terminal.textual_patches import Ground, collect_briefly, on_worker_end
 from zot.ui.terminal.transcript_view import Pace, TranscriptView
 

@@ -23,8 +23,8 @@ from zot.panels import CommandInfo
 from zot.text import escaped
 from zot.ui.readable import one_line
 from zot.ui.terminal import slash
-from zot.ui.terminal.looks import safe
 from zot.ui.terminal.mentions import UNFINISHED, mention, mentioned_path
+from zot.ui.terminal.styles import safe
 from zot.ui.terminal.textual_patches import run_binding
 
 _MAX_OFFERS_SHOWN = 6

@@ -34,8 +34,8 @@ from zot.events import (
 )
 from zot.messages import PastMessage, ShownBlock, ShownCall, ShownImage, ShownResult, Stop, TextBlock, text_of
 from zot.ui.readable import counted, format_duration, format_size, one_line, stop_note, summary
-from zot.ui.terminal.looks import Level, Look, called_with, changes, program_output, safe, unabridged
 from zot.ui.terminal.markdown import Flow, drawn, plain_line, with_prefix
+from zot.ui.terminal.styles import Level, Look, called_with, changes, program_output, safe, unabridged
 from zot.ui.terminal.transcript_view import TranscriptView
 
 _LEVELS: dict[Level, str] = {"info": "dim", "success": "green", "warn": "yellow", "error": "red"}

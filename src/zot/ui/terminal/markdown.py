@@ -17,7 +17,7 @@ from rich.theme import Theme
 from textual.strip import Strip
 
 from zot.text import escaped
-from zot.ui.terminal.looks import Look
+from zot.ui.terminal.styles import Look
 
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderableType, RenderResult

@@ -21,7 +21,7 @@ from textual.widgets import Static
 from zot.errors import UserError
 from zot.events import PanelClosed, PanelOpened, PanelRendered
 from zot.ui.terminal.composer import Editor
-from zot.ui.terminal.looks import safe
+from zot.ui.terminal.styles import safe
 from zot.ui.terminal.textual_patches import as_keys
 from zot.ui.terminal.transcript_view import TranscriptView
 

@@ -44,9 +44,9 @@ from zot.text import escaped, printable
 from zot.ui.conversation import Conversation, FirstConversation, Home
 from zot.ui.readable import counted, format_duration, one_line, summary
 from zot.ui.terminal import slash
-from zot.ui.terminal.looks import Decided, Level, beyond_summary, until
 from zot.ui.terminal.mentions import named_images
 from zot.ui.terminal.slash import Option, ask_question, ask_trust, offer_retry
+from zot.ui.terminal.styles import Decided, Level, beyond_summary, until
 
 T = TypeVar("T")
 

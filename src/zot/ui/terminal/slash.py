@@ -21,7 +21,7 @@ from zot.questions import typed
 from zot.text import did_you_mean
 from zot.ui.conversation import Conversation, Home, ModelInfo, SessionInfo, Untrusted
 from zot.ui.readable import counted, format_time, one_line
-from zot.ui.terminal.looks import Level, tokens
+from zot.ui.terminal.styles import Level, tokens
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from textual.widgets import Static
 
 from zot.events import SessionState
 from zot.text import printable, printable_line
-from zot.ui.terminal.looks import Look, shortened, tokens
+from zot.ui.terminal.styles import Look, shortened, tokens
 from zot.ui.terminal.textual_patches import is_backlogged
 
 _NO_CONNECTION = "no connection to the daemon, trying again"

@@ -30,7 +30,7 @@ from textual.reactive import Reactive
 from textual.widget import Widget
 from textual.worker import Worker
 
-from zot.ui.terminal.looks import charset
+from zot.ui.terminal.styles import charset
 
 _CLEAR = "\x1b[2J\x1b[H"
 

@@ -19,7 +19,7 @@ from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 
-from zot.ui.terminal.looks import Look
+from zot.ui.terminal.styles import Look
 from zot.ui.terminal.textual_patches import is_backlogged, set_scroll_size
 
 if TYPE_CHECKING:

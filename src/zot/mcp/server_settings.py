@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from zot.config.address import split_url
+from zot.config.base_url import split_url
 from zot.config.config import MCP_FILE, Config, keyless_environment, zot_home
 from zot.config.flags import MCP_NAME_RULE, McpServer, is_mcp_name
 from zot.config.trust import TrustStore, file_fingerprint, fingerprint

@@ -13,7 +13,7 @@ import msgspec
 
 from zot.errors import ProtocolError, ToolFailed, plain_reason
 from zot.extensions.log import Log
-from zot.mcp.sources import McpSource, named_files
+from zot.mcp.server_settings import McpSource, named_files
 from zot.questions import DECLINED, QuestionReply
 from zot.tools.base import CallReporter
 from zot.tools.process import Child, Outbox, Processes, Program, Streams

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from zot.config.address import api_base
+from zot.config.base_url import api_base
 from zot.config.vendors import Endpoint, Vendor
 from zot.encoding import UNREADABLE, explain, thread_safe_type
 from zot.errors import AuthFailed, ConnectionFailed, NoCredit, NotFound, ProviderError, Stalled, StreamBroken

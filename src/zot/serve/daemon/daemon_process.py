@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from zot.config.agents import AgentConfigs, daemon_journal
+from zot.config.configured_agents import AgentConfigs, daemon_journal
 from zot.config.paths import DaemonPaths
 from zot.errors import ConfigError, StoreFailed
 from zot.journal.opening import open_journal
-from zot.journal.sessions import SessionJournal
+from zot.journal.recorded_sessions import SessionJournal
 from zot.runtime.shared import SharedResources
 from zot.serve.daemon.claim import Claim, hand_over
 from zot.serve.daemon.lifecycle import BackgroundTasks, Notifier

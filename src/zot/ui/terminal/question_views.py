@@ -19,9 +19,9 @@ from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest, Decision, Do
 from zot.text import printable
 from zot.ui.readable import counted
 from zot.ui.terminal.composer import Composer
-from zot.ui.terminal.looks import Decided, in_full, safe, unabridged, until
 from zot.ui.terminal.panel_views import Panels
 from zot.ui.terminal.slash import Option, ask_question
+from zot.ui.terminal.styles import Decided, in_full, safe, unabridged, until
 from zot.ui.terminal.textual_patches import IGNORE_KEYS_S, as_keys, run_binding
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Model Context Protocol: zot as a server."""
