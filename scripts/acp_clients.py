@@ -151,7 +151,13 @@ def main() -> int:
         else:
             print(f"{scene.__name__}: passed in {time.monotonic() - begun:.1f} s")
     tests = [
-        str(ROOT / "tests" / name) for name in ("serve/test_acp.py", "serve/test_acp_daemon.py", "wire/test_acp.py")
+        str(ROOT / "tests" / name)
+        for name in (
+            "serve/test_acp.py",
+            "serve/test_acp_conversations.py",
+            "serve/test_acp_daemon.py",
+            "wire/test_acp.py",
+        )
     ]
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:inline_snapshot", *tests]
     tested = subprocess.run(argv, check=False, cwd=ROOT, env={**os.environ, "ACP_SCHEMA": str(published)})
