@@ -21,7 +21,7 @@ from zot.errors import AgentError, NoSuchSession, RunCancelled, UserError
 from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest, Done, ToolCall, TurnStart, UserMessage
 from zot.journal import replay
 from zot.journal.connection import Connection
-from zot.journal.sessions import SessionJournal
+from zot.journal.recorded_sessions import SessionJournal
 from zot.messages import timestamp
 from zot.run_summary import RunSummary
 from zot.runtime.pool import NewSessionSettings, SessionPool
@@ -184,14 +184,16 @@ class RecordedRun:
         #: Summaries of the calls that were not allowed.
         self.denied: list[str] = []
         self.begun = self.changed = ""
+        #: The name of the token that prompted it, "" on this machine.
+        self.by = ""
 
     def take(self, events: Sequence[AgentEvent]) -> None:
         """Add events."""
         self.summary.take(events)
         for event in events:
             match event:
-                case UserMessage(time=when) if not self.begun:
-                    self.begun = when
+                case UserMessage(time=when, by=by) if not self.begun:
+                    self.begun, self.by = when, by
                 case ApprovalRequest():
                     self.asked = event
                 case ApprovalAnswer(id=request_id, decision=decision):
@@ -363,7 +365,7 @@ class AgentService(McpService):
             followed = FollowedRun(session, exchange, can_ask=_can_ask(exchange))
             followed.attach()
             try:
-                run, upto = await self._recorded(handle)
+                run, upto = await self._recorded(exchange.grant, handle)
             except BaseException:
                 followed.leave()
                 raise
@@ -463,7 +465,7 @@ class AgentService(McpService):
     async def _get_task(self, exchange: Exchange) -> Mapping[str, Any]:
         handle = self._task_of(exchange)
         async with self._of_task(exchange.grant, handle):
-            run, _ = await self._recorded(handle)
+            run, _ = await self._recorded(exchange.grant, handle)
         found = _task(handle, run)
         match found["status"]:
             case "completed":
@@ -478,7 +480,7 @@ class AgentService(McpService):
         handle = self._task_of(exchange)
         asked = read_params(_tasks, exchange.request)
         async with self._of_task(exchange.grant, handle) as session:
-            run, _ = await self._recorded(handle)
+            run, _ = await self._recorded(exchange.grant, handle)
             if not run.is_over:
                 self._answer(exchange.grant, session, run, asked.input_responses or {})
         return {}
@@ -486,7 +488,7 @@ class AgentService(McpService):
     async def _cancel_task(self, exchange: Exchange) -> Mapping[str, Any]:
         handle = self._task_of(exchange)
         async with self._of_task(exchange.grant, handle) as session:
-            run, _ = await self._recorded(handle)
+            run, _ = await self._recorded(exchange.grant, handle)
             if not run.is_over and session.worker.has_begun:
                 session.abort()
                 self._sessions.note(exchange.grant, "tasks/cancel", handle.session, "ok")
@@ -521,8 +523,11 @@ class AgentService(McpService):
             self._sessions.check(grant, session_id, session)
             yield session
 
-    async def _recorded(self, handle: RunHandle) -> tuple[RecordedRun, int]:
-        """Return what the journal has of a run, and up to which row. Raise RpcError if there is no such run."""
+    async def _recorded(self, grant: Grant, handle: RunHandle) -> tuple[RecordedRun, int]:
+        """Return what the journal has of a run, and up to which row. Raise RpcError if there is no such run.
+
+        Without the role `view`, a client has the runs that it prompted itself.
+        """
         _, journal = await self._sessions.opened()
 
         def look(connection: Connection) -> tuple[RecordedRun, int]:
@@ -540,7 +545,7 @@ class AgentService(McpService):
             run, upto = await journal.reading(look)
         except NoSuchSession:
             run, upto = RecordedRun(), 0
-        if not run.begun:
+        if not run.begun or not (run.by == grant.name or grant.may("view")):
             raise RpcError(INVALID_PARAMS, "there is no such run")
         return run, upto
 

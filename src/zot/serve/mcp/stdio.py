@@ -13,7 +13,7 @@ import msgspec
 from zot.config.config import DEFAULT_AGENT, Config, Overrides, journal_path
 from zot.errors import NoSuchSession, UserError
 from zot.journal.opening import open_journal
-from zot.journal.sessions import SessionJournal
+from zot.journal.recorded_sessions import SessionJournal
 from zot.runtime.open import HOSTED, OpenRequest, open_session
 from zot.runtime.pool import Channel, NewSessionSettings, SessionPool
 from zot.runtime.shared import SharedResources

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from zot.journal.sessions import SessionJournal
+from zot.journal.recorded_sessions import SessionJournal
 from zot.runtime.pool import NewSessionSettings, SessionPool
 from zot.serve.daemon.access import check_name, check_remote_use
 from zot.serve.daemon.audit import Identity
