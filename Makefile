@@ -21,7 +21,7 @@ PYTHONS ?= $(shell $(PYTHON) scripts/pythons.py)
 # How much of the faults is tried: "--sample 50", "--only prompt".
 FAULTS ?=
 
-.PHONY: demo test test-all test-quick check attacks bench clean format lab-agents acp-clients faults mutants lock docs release
+.PHONY: demo test test-all test-quick check attacks bench clean format lab-agents acp-clients faults mutants lock docs release fleet-test fleet-demo
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
@@ -74,6 +74,15 @@ acp-clients: $(STAMP)
 # Every system call on our own files fails once, and zot dies at each: minutes. The tests try a few of them, CI some more.
 faults: $(STAMP)
 	@$(BIN)/python scripts/faults.py $(FAULTS)
+
+# Three workers, two gateways, 200 sessions; workers are killed and frozen, connections dropped, the database restarted.
+# FLEET="--seconds 600" is the long form.
+fleet-test: $(STAMP)
+	@$(BIN)/python scripts/fleet.py $(FLEET)
+
+# A fleet on this machine: a worker is killed in the middle, and nothing is lost.
+fleet-demo: $(STAMP)
+	@$(BIN)/python scripts/fleet.py --demo
 
 # Small changes to the source, one at a time: which of them does no test notice? MUTANTS="--seed 1 --only journal"
 mutants: $(STAMP)

@@ -16,6 +16,8 @@ from zot.config.configured_agents import AgentConfigs
 from zot.config.paths import DaemonPaths
 from zot.journal import replay
 from zot.journal.journal import Journal
+from zot.journal.opening import open_journal
+from zot.journal.recorded_sessions import SessionJournal
 from zot.runtime.shared import SharedResources
 from zot.serve.daemon.audit import Audit
 from zot.serve.daemon.claim import Claim, claim_endpoint
@@ -45,7 +47,9 @@ _MAX_LINE = 1 << 26
 class Running:
     """A running daemon and its parts."""
 
-    def __init__(self, daemon: Daemon, journal: Journal, claim: Claim, stop_listening: Callable[[], None]) -> None:
+    def __init__(
+        self, daemon: Daemon, journal: SessionJournal, claim: Claim, stop_listening: Callable[[], None]
+    ) -> None:
         self.daemon = daemon
         self.journal = journal
         self.path = claim.path
@@ -85,17 +89,33 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    home: Path, *, ephemeral: bool = False, journal_at: Path | None = None, mends: bool = True, **flags: Any
+    home: Path,
+    *,
+    ephemeral: bool = False,
+    journal_at: Path | None = None,
+    mends: bool = True,
+    store: str = "",
+    **flags: Any,
 ) -> AsyncIterator[Running]:
-    """Run a daemon with its files in ``home`` and the options of its command line."""
+    """Run a daemon with its files in ``home`` and the options of its command line.
+
+    With a ``store``, the address of a database, it is a gateway.
+    """
     place = DaemonPaths(str(home / "d.sock"), str(home), str(home), str((journal_at or home) / "journal.db"))
-    journal, resources = await Journal.open(str(place.journal)), SharedResources(serves_many=True)
+    journal: SessionJournal
+    if store:
+        journal, flags = await open_journal(store), {**flags, "journal": store}
+    else:
+        journal = await Journal.open(str(place.journal))
+    resources = SharedResources(serves_many=True)
     audit = Audit(LogFile(str(home / "audit.log")), soon=asyncio.get_running_loop().call_soon)
     given = {"provider": "lab", **flags}
     parts = DaemonParts(
         place, AgentConfigs.load(str(home)), journal=journal, resources=resources, audit=audit, flags=given
     )
+    parts.worker_pool = "default" if store else ""
     daemon = Daemon(parts, ephemeral=ephemeral)
+    watching = asyncio.create_task(daemon.sessions.watch.run()) if store else None
     claim = claim_endpoint(place.socket)
     service = Running(daemon, journal, claim, await listen(daemon, claim.listener))
     if mends:
@@ -108,6 +128,9 @@ async def running(
             yield service
     finally:
         await service.close(grace_s=0)  # A test's leftover runs are not awaited.
+        if watching is not None:
+            watching.cancel()
+            await asyncio.wait({watching})
         logging.getLogger("zot").removeHandler(handler)
         audit.close()
         await resources.close()

@@ -463,6 +463,7 @@ class Fixtures(McpService):
 
     async def prompts_get(self, exchange: Exchange) -> Result:
         call = msgspec.json.decode(exchange.request.params, type=Call)
+        contents: list[dict[str, Any]]
         match call.name:
             case "test_simple_prompt":
                 contents = [{"type": "text", "text": "This is a simple prompt for testing."}]

@@ -52,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {"config", "wire"},
     "sdk": {"config", "providers", "session", "runtime"},
     "serve": {
-        "config", "wire", "journal", "tools", "providers", "extensions", "session", "runtime", "client",
+        "config", "wire", "journal", "fleet", "tools", "providers", "extensions", "session", "runtime", "client",
     },
     "ui": {"config", "wire", "journal", "providers", "extensions", "session", "runtime", "client"},
     "commands": {

@@ -31,6 +31,7 @@ Serve other programs:
   zot mcp serve           Serve an MCP client over standard input and output: the agent as a tool.
   zot host                Answer one request of a chat bridge (host protocol v1).
   zot daemon              Serve many sessions to many clients; manage the running daemon.
+  zot worker              Run the prompts of sessions in PostgreSQL.
   zot web                 Open the dashboard of the daemon in a browser; pair devices.
   zot call METHOD [JSON]  Call a method of the daemon.
   zot lab serve           Serve a scripted model over HTTP, for tests.
@@ -171,6 +172,7 @@ _COMMANDS: Mapping[str, str] = {
     "rpc": "rpc",
     "--rpc": "rpc",
     "acp": "acp",
+    "worker": "worker",
     "sessions": "sessions",
     "host": "host",
     "lab": "lab",

@@ -93,7 +93,7 @@ class RuntimeClosed(UserError):
     """The Runtime has been closed."""
 
 
-class Stopping(RuntimeClosed):
+class DaemonStopping(RuntimeClosed):
     """The daemon is shutting down. The request is safe to repeat: it has not started, or has an idempotency key.
 
     ``ahead`` is the number of requests queued before it on the same session.

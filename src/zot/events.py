@@ -16,11 +16,11 @@ from zot.messages import Counters, ShownBlock, ShownImage, Stop, TextBlock
 from zot.text import printable
 
 
-class Event(msgspec.Struct, frozen=True, gc=False, tag_field="type", omit_defaults=True):
+class BaseEvent(msgspec.Struct, frozen=True, gc=False, tag_field="type", omit_defaults=True):
     """An event of a session."""
 
 
-class UserMessage(Event, tag="user_message", frozen=True, gc=False):
+class UserMessage(BaseEvent, tag="user_message", frozen=True, gc=False):
     """A user message. ``prompt_id`` is the daemon client's id of the prompt that starts with it.
 
     ``by`` names the token of a client that sent it over the network.
@@ -32,49 +32,49 @@ class UserMessage(Event, tag="user_message", frozen=True, gc=False):
     by: str = ""
 
 
-class TurnStart(Event, tag="turn_start", frozen=True, gc=False):
+class TurnStart(BaseEvent, tag="turn_start", frozen=True, gc=False):
     """A model call starts. ``step`` counts the model calls of the run, from 1."""
 
     step: int
 
 
-class AssistantStart(Event, tag="assistant_start", frozen=True, gc=False):
+class AssistantStart(BaseEvent, tag="assistant_start", frozen=True, gc=False):
     """The model starts to answer. Its deltas follow."""
 
 
-class TextDelta(Event, tag="text_delta", frozen=True, gc=False):
+class TextDelta(BaseEvent, tag="text_delta", frozen=True, gc=False):
     """The next piece of the model's text. Join the pieces; `assistant_message` repeats the whole text."""
 
     delta: str
 
 
-class ThinkingDelta(Event, tag="thinking_delta", frozen=True, gc=False):
+class ThinkingDelta(BaseEvent, tag="thinking_delta", frozen=True, gc=False):
     """The next piece of the model's thinking. It is not part of `assistant_message`."""
 
     delta: str
 
 
-class ToolUseStart(Event, tag="tool_use_start", frozen=True, gc=False):
+class ToolUseStart(BaseEvent, tag="tool_use_start", frozen=True, gc=False):
     """The model starts to write a call of the tool ``name``. `tool_call` follows when the call is complete."""
 
     id: str
     name: str
 
 
-class ToolUseArgs(Event, tag="tool_use_args", frozen=True, gc=False):
+class ToolUseArgs(BaseEvent, tag="tool_use_args", frozen=True, gc=False):
     """The next piece of a tool call's arguments, as JSON text."""
 
     id: str
     delta: str
 
 
-class ToolUseEnd(Event, tag="tool_use_end", frozen=True, gc=False):
+class ToolUseEnd(BaseEvent, tag="tool_use_end", frozen=True, gc=False):
     """The model has written the tool call ``id`` to its end."""
 
     id: str
 
 
-class Usage(Event, tag="usage", frozen=True, gc=False):
+class Usage(BaseEvent, tag="usage", frozen=True, gc=False):
     """Usage of one model call. ``auto``: the call made the summary of an automatic compaction."""
 
     input: int
@@ -106,14 +106,14 @@ class Usage(Event, tag="usage", frozen=True, gc=False):
         )
 
 
-class AssistantMessage(Event, tag="assistant_message", frozen=True, gc=False):
+class AssistantMessage(BaseEvent, tag="assistant_message", frozen=True, gc=False):
     """The model's complete reply. Omitted if it is empty or an extension blocked it."""
 
     content: tuple[ShownBlock, ...]
     time: str
 
 
-class ToolCall(Event, tag="tool_call", frozen=True, gc=False):
+class ToolCall(BaseEvent, tag="tool_call", frozen=True, gc=False):
     """A complete tool call, before it runs.
 
     ``args`` is null if the model wrote no JSON object; the tool does not run then.
@@ -124,7 +124,7 @@ class ToolCall(Event, tag="tool_call", frozen=True, gc=False):
     args: dict[str, Any] | None
 
 
-class ToolProgress(Event, tag="tool_progress", frozen=True, gc=False):
+class ToolProgress(BaseEvent, tag="tool_progress", frozen=True, gc=False):
     """Output of a running tool, as it is written."""
 
     id: str
@@ -137,7 +137,7 @@ class ResultDetails(msgspec.Struct, frozen=True, gc=False):
     extension: str
 
 
-class ToolResult(Event, tag="tool_result", frozen=True, gc=False):
+class ToolResult(BaseEvent, tag="tool_result", frozen=True, gc=False):
     """The result of a tool call. ``details`` is present if an extension provides the tool."""
 
     id: str
@@ -146,24 +146,24 @@ class ToolResult(Event, tag="tool_result", frozen=True, gc=False):
     details: ResultDetails | None = None
 
 
-class TurnEnd(Event, tag="turn_end", frozen=True, gc=False):
+class TurnEnd(BaseEvent, tag="turn_end", frozen=True, gc=False):
     """A model call ended. ``stop`` is the reason; ``error`` is present if the call failed."""
 
     stop: Stop
     error: str | None = None
 
 
-class Done(Event, tag="done", frozen=True, gc=False):
+class Done(BaseEvent, tag="done", frozen=True, gc=False):
     """The run ended, whatever its outcome. Nothing of it follows."""
 
 
-class Error(Event, tag="error", frozen=True, gc=False):
+class Error(BaseEvent, tag="error", frozen=True, gc=False):
     """The run failed, for the reason in ``message``. `done` follows."""
 
     message: str
 
 
-class CompactDone(Event, tag="compact_done", frozen=True, gc=False):
+class CompactDone(BaseEvent, tag="compact_done", frozen=True, gc=False):
     """The conversation was compacted. ``auto``: because it would not have fitted, not on request.
 
     ``pruned`` is the number of tool results that were shortened; ``summary`` is empty if that was enough.
@@ -174,7 +174,7 @@ class CompactDone(Event, tag="compact_done", frozen=True, gc=False):
     pruned: int = 0
 
 
-class Retry(Event, tag="retry", frozen=True, gc=False):
+class Retry(BaseEvent, tag="retry", frozen=True, gc=False):
     """A model call failed before its first delta and will be retried after ``delay_ms``."""
 
     reason: str
@@ -182,7 +182,7 @@ class Retry(Event, tag="retry", frozen=True, gc=False):
     delay_ms: int
 
 
-class ApprovalRequest(Event, tag="approval_request", frozen=True, gc=False):
+class ApprovalRequest(BaseEvent, tag="approval_request", frozen=True, gc=False):
     """A tool call waits for a decision until ``deadline``. Answer with ``id``; ``summary`` is one line to show."""
 
     id: str
@@ -199,7 +199,7 @@ Undecided: TypeAlias = Literal["expired", "unanswerable", "aborted"]
 Resolution: TypeAlias = Literal[Decision, Undecided]
 
 
-class ApprovalAnswer(Event, tag="approval_answer", frozen=True, gc=False):
+class ApprovalAnswer(BaseEvent, tag="approval_answer", frozen=True, gc=False):
     """The outcome of approval request ``id``. ``by`` names the person who decided, if known."""
 
     id: str
@@ -233,7 +233,7 @@ class QuestionField(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     format: str = ""
 
 
-class QuestionRequest(Event, tag="question_request", frozen=True, gc=False):
+class QuestionRequest(BaseEvent, tag="question_request", frozen=True, gc=False):
     """A program asks the user until ``deadline``, for example an MCP server during a tool call. Answer with ``id``.
 
     ``origin`` names the program, as ``mcp:NAME``. Without ``fields`` it asks for consent only; with ``url``, the user
@@ -253,7 +253,7 @@ class QuestionRequest(Event, tag="question_request", frozen=True, gc=False):
 QuestionAction: TypeAlias = Literal["accept", "decline", "cancel"]
 
 
-class QuestionAnswer(Event, tag="question_answer", frozen=True, gc=False):
+class QuestionAnswer(BaseEvent, tag="question_answer", frozen=True, gc=False):
     """The outcome of question ``id``, without the values: they may be secret. ``by`` names the person, if known."""
 
     id: str
@@ -261,7 +261,7 @@ class QuestionAnswer(Event, tag="question_answer", frozen=True, gc=False):
     by: str = ""
 
 
-class ConversationReplaced(Event, tag="conversation_replaced", frozen=True, gc=False):
+class ConversationReplaced(BaseEvent, tag="conversation_replaced", frozen=True, gc=False):
     """The conversation was cleared, replaced or rewound outside of a run.
 
     It now has ``messages`` messages. Clients that show it must read it again.
@@ -270,11 +270,11 @@ class ConversationReplaced(Event, tag="conversation_replaced", frozen=True, gc=F
     messages: int
 
 
-class Reconfigured(Event, tag="reconfigured", frozen=True, gc=False):
+class Reconfigured(BaseEvent, tag="reconfigured", frozen=True, gc=False):
     """A session setting changed, such as the model. Clients read the session's state again. Not recorded."""
 
 
-class ExtNotify(Event, tag="ext_notify", frozen=True, gc=False):
+class ExtNotify(BaseEvent, tag="ext_notify", frozen=True, gc=False):
     """A notice from an extension, or from zot about it. Recorded only if it says why a message was ``blocked``."""
 
     extension: str
@@ -283,7 +283,7 @@ class ExtNotify(Event, tag="ext_notify", frozen=True, gc=False):
     blocked: Literal["", "assistant_message"] = ""
 
 
-class ExtWaiting(Event, tag="ext_waiting", frozen=True, gc=False):
+class ExtWaiting(BaseEvent, tag="ext_waiting", frozen=True, gc=False):
     """A run has been waiting for an extension for a while: its start, a tool, a command, or an intercept.
 
     Sent once per wait. The wait ends with the next event of the run, or with the command's response. For "held
@@ -295,7 +295,7 @@ class ExtWaiting(Event, tag="ext_waiting", frozen=True, gc=False):
     since: str
 
 
-class PanelOpened(Event, tag="panel_open", frozen=True, gc=False):
+class PanelOpened(BaseEvent, tag="panel_open", frozen=True, gc=False):
     """An extension opened a panel. It stays open until either side closes it. ``footer`` explains its keys."""
 
     extension: str
@@ -305,7 +305,7 @@ class PanelOpened(Event, tag="panel_open", frozen=True, gc=False):
     footer: str = ""
 
 
-class PanelRendered(Event, tag="panel_render", frozen=True, gc=False):
+class PanelRendered(BaseEvent, tag="panel_render", frozen=True, gc=False):
     """The content of an open panel changed."""
 
     extension: str
@@ -315,7 +315,7 @@ class PanelRendered(Event, tag="panel_render", frozen=True, gc=False):
     footer: str = ""
 
 
-class PanelClosed(Event, tag="panel_close", frozen=True, gc=False):
+class PanelClosed(BaseEvent, tag="panel_close", frozen=True, gc=False):
     """A panel was closed."""
 
     extension: str

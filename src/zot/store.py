@@ -40,7 +40,7 @@ class MessagesReplaced(msgspec.Struct, frozen=True, gc=False, tag="spliced", tag
         return not self.start and not self.messages and not self.why
 
 
-class Configured(msgspec.Struct, frozen=True, gc=False, tag="configured", tag_field="type", omit_defaults=True):
+class SettingsChanged(msgspec.Struct, frozen=True, gc=False, tag="configured", tag_field="type", omit_defaults=True):
     """The session's settings from here on; a resumed session sends identical requests.
 
     ``agent`` names the agent if several are configured; ``guarded`` is set for sessions with untrusted users.
@@ -133,7 +133,7 @@ class UsageCounted(msgspec.Struct, frozen=True, gc=False, tag="counted", tag_fie
 Change: TypeAlias = (
     MessageAdded
     | MessagesReplaced
-    | Configured
+    | SettingsChanged
     | FileChanged
     | PermissionGranted
     | CallStarted

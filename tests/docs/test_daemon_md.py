@@ -120,7 +120,7 @@ def test_every_message_of_a_conversation_is_valid(block: Block) -> None:
 
 def call(text: str) -> tuple[Method, msgspec.Raw]:
     said = jsonrpc.decode(text.encode())
-    assert isinstance(said, jsonrpc.Request)
+    assert isinstance(said, jsonrpc.RpcRequest)
     return daemon.find(said.method, initialized=True, grant=OPERATOR), said.params
 
 

@@ -48,7 +48,7 @@ def test_every_command_is_described(name: str) -> None:
 
 
 @pytest.mark.parametrize("event", typing.get_args(events.AgentEvent), ids=lambda event: event.__name__)
-def test_every_event_is_described_with_its_fields(event: type[events.Event]) -> None:
+def test_every_event_is_described_with_its_fields(event: type[events.BaseEvent]) -> None:
     name = str(event.__struct_config__.tag)
     if name == "approval_request":
         assert f"`{name}`" in TEXT

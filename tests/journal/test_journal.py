@@ -25,7 +25,7 @@ from zot.journal.record import Record
 from zot.journal.repair import CheckReport, check_contents
 from zot.messages import Counters, ImageBlock, Message, ResultBlock, TextBlock, timestamp
 from zot.serve.daemon.feed import RecordedEvents
-from zot.store import Configured, MessageAdded, MessagesReplaced, Row
+from zot.store import MessageAdded, MessagesReplaced, Row, SettingsChanged
 
 NOON = "2026-01-01T12:00:00.000Z"
 HI = MessageAdded(Message("user", (TextBlock("Hi there"),), NOON))
@@ -157,7 +157,9 @@ async def test_any_string_names_a_session(journal: Journal, session_id: str) -> 
 
 
 async def test_the_list_has_title_time_and_size(journal: Journal) -> None:
-    await tell(journal, "a", HI, Configured("lab", "lab-1", "", "off", "/w"), TextDelta("x"), HELLO, COST, cwd="/w")
+    await tell(
+        journal, "a", HI, SettingsChanged("lab", "lab-1", "", "off", "/w"), TextDelta("x"), HELLO, COST, cwd="/w"
+    )
     await tell(journal, "b", cwd="/other")
     await journal.rename("b", "My\nplan " + "z" * 100)
     await journal.fork("a", "c", at=4)
@@ -373,7 +375,7 @@ async def test_rows_of_one_tick_are_summed_up_by_session(journal: Journal) -> No
     for number, record in enumerate(records):
         words = MessageAdded(Message("user", (TextBlock(f"words {number}"),), NOON))
         spent = Usage(1, 1, 1, 1, 0.0, Counters(number, 0, 0, 0, 0.0))
-        moved = Configured("lab", "lab-1", "", "off", f"/there/{number}") if number % 2 else HELLO
+        moved = SettingsChanged("lab", "lab-1", "", "off", f"/there/{number}") if number % 2 else HELLO
         record.append([words, *[HELLO] * number, spent, moved], run=1, ends=number % 3 > 0)
     await asyncio.gather(*(record.settled() for record in records))
     known = {one.id: one for one in await journal.sessions()}

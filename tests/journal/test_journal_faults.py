@@ -34,7 +34,7 @@ from zot.journal.repair import check_contents, check_file
 from zot.journal.writer import Writer
 from zot.messages import CallBlock, ImageBlock, Message, ResultBlock, TextBlock
 from zot.session.recovery import Interrupted, inspect
-from zot.store import Change, Configured, MessageAdded, MessagesReplaced, Row
+from zot.store import Change, MessageAdded, MessagesReplaced, Row, SettingsChanged
 
 NOON = "2026-01-01T12:00:00.000Z"
 
@@ -338,7 +338,7 @@ async def check_damaged(path: Path, everything: dict[str, list[tuple[int, Row]]]
         record, past = await journal.resume(session_id)
         transcript = Transcript()
         for change in past.changes:
-            assert isinstance(change, MessageAdded | MessagesReplaced | Configured)
+            assert isinstance(change, MessageAdded | MessagesReplaced | SettingsChanged)
             transcript.apply(change)
         found = inspect(transcript, past.rows, now=NOON)
         ending = found.ending if isinstance(found, Interrupted) else []
@@ -369,7 +369,7 @@ async def check_damaged(path: Path, everything: dict[str, list[tuple[int, Row]]]
 def apply(transcript: Transcript, rows: object) -> None:
     assert isinstance(rows, list)
     for row in rows:
-        if isinstance(row, MessageAdded | MessagesReplaced | Configured):
+        if isinstance(row, MessageAdded | MessagesReplaced | SettingsChanged):
             change: Change = row
             transcript.apply(change)
 

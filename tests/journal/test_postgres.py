@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -139,6 +141,24 @@ async def test_the_tables_of_a_later_zot_are_left_alone(database: str) -> None:
     await tell(database, "UPDATE zot_schema SET version = version + 1")
     with pytest.raises(StoreFailed, match="was written by a later zot"):
         await open_journal(database)
+
+
+async def test_a_role_with_the_documented_grants_is_enough(database: str) -> None:
+    await (await open_journal(database)).close()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "fleet.md").read_text()
+    role = f"zot_run_{database.partition('?')[0][-8:]}"
+    [grants] = re.findall(r"```text\n(CREATE ROLE zot_run .*?)```", page, re.DOTALL)
+    await tell(database, grants.replace("zot_run", role))
+    journal = await open_journal(database.replace("//zot@", f"//{role}@"))
+    record = await journal.record("a")
+    await record.begin()
+    record.append([HI, Done()], run=1, ends=True)
+    await record.settled()
+    record.end()
+    assert [hit.session for hit in await journal.search("hi")] == ["a"]
+    await journal.delete("a")
+    await journal.close()
+    await tell(database, f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 async def test_an_open_journal_is_shared(database: str) -> None:

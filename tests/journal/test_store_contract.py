@@ -24,13 +24,13 @@ from zot.journal.session_store import SessionStore
 from zot.messages import Counters, ImageBlock, Message, TextBlock
 from zot.session.recovery import recover_unusable
 from zot.session.transcripts import TranscriptPast
-from zot.store import Answers, Configured, FileChanged, MessageAdded, Row, StoredRequest
+from zot.store import Answers, FileChanged, MessageAdded, Row, SettingsChanged, StoredRequest
 
 NOON = "2026-01-01T12:00:00.000Z"
 HI = MessageAdded(Message("user", (TextBlock("Hi there"),), NOON))
 HELLO = MessageAdded(Message("assistant", (TextBlock("Hello"),), NOON))
 PICTURE = MessageAdded(Message("user", (ImageBlock("image/png", b"\x89PNG" * 500),), NOON))
-SETTINGS = Configured("lab", "lab-1", "", "off", "/home")
+SETTINGS = SettingsChanged("lab", "lab-1", "", "off", "/home")
 COST = Usage(1, 2, 3, 4, 0.5, Counters(10, 20, 30, 40, 5.0))
 #: A prompt, the way a run begins.
 BEGUN: list[Row] = [UserMessage((TextBlock("Hi there"),), NOON), TurnStart(1), AssistantStart()]

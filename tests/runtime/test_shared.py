@@ -13,7 +13,7 @@ import pytest
 
 from fakes import PATIENCE_S, listen, talk
 from harness import eventually, living
-from zot.config.config import Config, Overrides
+from zot.config.config import Config, ConfigOverrides
 from zot.errors import AuthFailed, ConnectionFailed
 from zot.events import AgentEvent, TextDelta, ToolResult, text
 from zot.messages import TextBlock
@@ -21,7 +21,7 @@ from zot.providers.base import Deadlines, HttpRequest
 from zot.runtime.open import OpenRequest, open_session
 from zot.runtime.shared import SharedResources
 from zot.session.session import Session
-from zot.store import Configured
+from zot.store import SettingsChanged
 from zot.tools.process import Program
 
 PATH = {"PATH": os.environ["PATH"]}
@@ -34,7 +34,7 @@ class House:
         self.resources = SharedResources(serves_many=True)
         self.directory = top
         self.env = {**PATH, "ZOT_HOME": str(top / "home")}
-        self.resumed: list[Configured] = []
+        self.resumed: list[SettingsChanged] = []
         self._open: list[Session] = []
 
     def config(self, session: str, **settings: object) -> Config:
@@ -46,7 +46,7 @@ class House:
             config=self.config(session, **settings), agent=agent, guarded=guarded, keeps_approvals=True
         )
 
-        def adapt(recorded: Configured) -> OpenRequest:
+        def adapt(recorded: SettingsChanged) -> OpenRequest:
             self.resumed.append(recorded)
             return request
 
@@ -204,7 +204,7 @@ async def test_a_session_is_found_again_with_its_agent_before_its_first_prompt(h
     await first.establish()
     await first.close()
     again = await house.open(agent="helper", guarded=True)
-    expected = Configured("lab", "lab-1", first.agent.system, "off", str(house.directory), "helper", guarded=True)
+    expected = SettingsChanged("lab", "lab-1", first.agent.system, "off", str(house.directory), "helper", guarded=True)
     assert house.resumed == [expected]
     assert again.agent.configured() == expected
     assert said(await talk(again, "!echo hi")) == "hi"
@@ -226,7 +226,7 @@ async def test_a_session_stays_guarded_and_keeps_its_agent_for_every_later_proce
     first = await house.open(agent="helper", guarded=True)
     await first.establish()
     await first.close()
-    request = OpenRequest(config=house.config("s"), overrides=Overrides(frozenset({"policy"})))
+    request = OpenRequest(config=house.config("s"), overrides=ConfigOverrides(frozenset({"policy"})))
     second = await open_session(request, house.resources)
     assert results(await talk(second, "!bash true")) == ["not run: the policy of this session denies bash here"]
     await second.close()
@@ -235,7 +235,7 @@ async def test_a_session_stays_guarded_and_keeps_its_agent_for_every_later_proce
 
 
 async def test_a_session_that_may_not_be_resumed_is_not_left_open(house: House) -> None:
-    def refuse(recorded: Configured) -> OpenRequest:
+    def refuse(recorded: SettingsChanged) -> OpenRequest:
         raise KeyError(recorded.agent)
 
     await (await house.open("s", agent="helper")).establish()

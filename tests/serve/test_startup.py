@@ -264,6 +264,28 @@ def test_the_first_delta_needs_few_modules_of_each_package() -> None:
     assert loaded & {"difflib", "fnmatch", "hashlib", "json", "random", "sqlite3", "urllib.parse", "zlib"} == set()
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}\n',
+        b'{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{"_meta":{'
+        b'"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}\n',
+    ],
+)
+def test_the_greeting_of_an_mcp_client_is_answered_before_the_heavy_parts_are_loaded(given: bytes) -> None:
+    loaded = loaded_at("write", "mcp", "serve", "--provider", "anthropic", given=given)
+    assert "zot.wire.mcp_server" in loaded
+    assert loaded & HEAVY == set()
+    needed = {
+        "zot.cli", "zot.commands", "zot.commands.mcp_serve", "zot.config", "zot.config.config",
+        "zot.config.credentials", "zot.config.flags", "zot.config.vendors", "zot.encoding", "zot.errors",
+        "zot.providers", "zot.providers.models", "zot.runtime", "zot.runtime.check", "zot.runtime.providers",
+        "zot.serve", "zot.serve.stdio", "zot.text", "zot.version", "zot.wire", "zot.wire.lines", "zot.wire.jsonrpc",
+        "zot.wire.mcp_server",
+    }  # fmt: skip
+    assert {name for name in loaded if name.startswith("zot.")} - needed == set()
+
+
 def test_tools_are_loaded_for_their_first_call() -> None:
     prompt = b'{"type":"prompt","message":"%s"}\n'
     spoken = loaded_at("write", "rpc", "--provider", "lab", given=prompt % b"!script say hi")

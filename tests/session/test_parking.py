@@ -21,7 +21,7 @@ from zot.agent.approvals import Approvals
 from zot.agent.hooks import CallDecision
 from zot.agent.loop import Agent, AgentSettings
 from zot.agent.transcript import repaired
-from zot.config.config import Config, Overrides
+from zot.config.config import Config, ConfigOverrides
 from zot.config.policy import Policy
 from zot.errors import SessionBusy, UserError
 from zot.events import ApprovalAnswer, ApprovalRequest, Done, ToolResult, TurnEnd, TurnStart
@@ -475,7 +475,7 @@ async def test_a_run_killed_while_waiting_is_continued_by_another_process(
     assert await journal.left_behind() == ["s"]
     settings: dict[str, Any] = {"provider": "lab", "policy": ("bash=ask",), "session": "s"}
     resources = SharedResources()
-    config, overrides = Config(**settings, env={"ZOT_HOME": str(home)}), Overrides(frozenset(settings))
+    config, overrides = Config(**settings, env={"ZOT_HOME": str(home)}), ConfigOverrides(frozenset(settings))
     session = await open_session(OpenRequest(config=config, overrides=overrides, keeps_approvals=True), resources)
     listener = listen(session)
     assert session.approvals.pending is not None

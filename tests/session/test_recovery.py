@@ -27,7 +27,7 @@ from zot.events import (
 )
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock
 from zot.session.recovery import Clean, Findings, Interrupted, inspect
-from zot.store import Configured, MessageAdded, MessagesReplaced, Row
+from zot.store import MessageAdded, MessagesReplaced, Row, SettingsChanged
 from zot.tools.base import Output, ToolContext
 
 USER = Message("user", (TextBlock("hi"),), NOON)
@@ -38,7 +38,7 @@ ASKED = ApprovalRequest("approval_1", "bash", {}, "bash: ls", "2026-01-01T12:02:
 def transcript_of(rows: Sequence[Row]) -> Transcript:
     transcript = Transcript()
     for row in rows:
-        if isinstance(row, MessageAdded | MessagesReplaced | Configured):
+        if isinstance(row, MessageAdded | MessagesReplaced | SettingsChanged):
             transcript.apply(row)
     return transcript
 
@@ -112,7 +112,7 @@ async def test_clients_see_an_interrupted_run_as_aborted() -> None:
         grammar = Grammar()
         grammar.take({"type": "response", "command": "prompt", "success": True, "data": {"started": True}})
         for row in [*rows[:length], *ending(rows[:length])]:
-            if not isinstance(row, MessageAdded | MessagesReplaced | Configured):
+            if not isinstance(row, MessageAdded | MessagesReplaced | SettingsChanged):
                 grammar.take(msgspec.json.decode(encode(row)))
         grammar.finish()
 

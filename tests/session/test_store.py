@@ -18,7 +18,7 @@ from fakes import ListStore
 from zot.events import Done, TextDelta, TurnStart
 from zot.journal.journal import Journal
 from zot.messages import ImageBlock, Message, ResultBlock, TextBlock
-from zot.store import Configured, MemoryStore, MessageAdded, MessagesReplaced, Row, Store
+from zot.store import MemoryStore, MessageAdded, MessagesReplaced, Row, SettingsChanged, Store
 
 MESSAGE = Message("user", (TextBlock("hi"),), "2026-01-01T12:00:00.000Z")
 IMAGE = ImageBlock("image/png", b"\x89PNG" * 100)
@@ -31,7 +31,7 @@ ROWS: Sequence[Row] = (
     TextDelta("a"),
     MessagesReplaced(0, 1, ()),
     MessagesReplaced(0, 0, (MESSAGE, PICTURE)),
-    Configured("anthropic", "claude", "Be brief.", "low", "/work"),
+    SettingsChanged("anthropic", "claude", "Be brief.", "low", "/work"),
     MessageAdded(PICTURES),
     Done(),
 )

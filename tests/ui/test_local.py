@@ -13,7 +13,7 @@ import pytest
 
 from extensions.stage import Extension
 from fakes import PATIENCE_S, Listener
-from zot.config.config import Config, Overrides, resolve
+from zot.config.config import Config, ConfigOverrides, resolve
 from zot.errors import ConfigError, NoSuchSession, RuntimeBusy, UserError
 from zot.events import Done, ExtNotify, ToolResult
 from zot.messages import ShownResult, text_of
@@ -29,7 +29,7 @@ async def opened(
 ) -> AsyncIterator[tuple[LocalHome, LocalConversation]]:
     variables = {"PATH": os.environ["PATH"], "ZOT_HOME": str(directory / "home"), **(env or {})}
     given = {"provider": "lab", "cwd": str(directory), **settings}
-    home = LocalHome(Config(**given, env=variables), Overrides(frozenset(given)), keep=keep)
+    home = LocalHome(Config(**given, env=variables), ConfigOverrides(frozenset(given)), keep=keep)
     conversation = await home.open()
     try:
         yield home, conversation
@@ -286,13 +286,13 @@ async def test_a_resumed_session_keeps_the_policy_of_its_agent_even_when_a_setti
         return [text_of(one.content) for one in heard.events if isinstance(one, ToolResult)]
 
     careful = {"agent": "careful"}
-    home = LocalHome(resolve(careful), Overrides.of_flags(careful))
+    home = LocalHome(resolve(careful), ConfigOverrides.of_flags(careful))
     conversation = await home.open()
     session = (await conversation.state()).session
     denied = await denials(conversation)
     await conversation.close()
     flags = {"provider": "lab"}
-    home = LocalHome(resolve(flags), Overrides.of_flags(flags))
+    home = LocalHome(resolve(flags), ConfigOverrides.of_flags(flags))
     conversation = await home.open(session)
     assert await denials(conversation) == denied == ["not run: the policy of this session denies bash here"]
     await conversation.lock(locked=True)

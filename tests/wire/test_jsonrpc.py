@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zot.wire import jsonrpc
-from zot.wire.jsonrpc import Bad, ErrorObject, Reply, Request, RpcError, decode
+from zot.wire.jsonrpc import Bad, ErrorObject, Reply, RpcError, RpcRequest, decode
 from zot.wire.lines import LineSplitter
 
 INVALID, PARSE = jsonrpc.INVALID_REQUEST, jsonrpc.PARSE_ERROR
@@ -79,15 +79,15 @@ json_values = st.recursive(
 keys = st.sampled_from(["jsonrpc", "method", "params", "id", "result", "error", "other"])
 
 
-def request(line: bytes) -> Request:
+def request(line: bytes) -> RpcRequest:
     said = decode(line)
-    assert isinstance(said, Request)
+    assert isinstance(said, RpcRequest)
     return said
 
 
 def test_the_first_line_of_the_published_quick_test_is_a_request() -> None:
     line = b'{"jsonrpc":"2.0","method":"initialize","params":{"protocolVersion":1},"id":1}'
-    assert decode(line) == Request("initialize", msgspec.Raw(b'{"protocolVersion":1}'), msgspec.Raw(b"1"))
+    assert decode(line) == RpcRequest("initialize", msgspec.Raw(b'{"protocolVersion":1}'), msgspec.Raw(b"1"))
 
 
 @pytest.mark.parametrize("frame_id", IDS)
@@ -98,8 +98,10 @@ def test_an_id_is_echoed_verbatim(frame_id: bytes) -> None:
 
 
 def test_without_an_id_it_is_a_notification_and_with_null_it_is_a_request() -> None:
-    assert decode(b'{"jsonrpc":"2.0","method":"x"}') == Request("x", msgspec.Raw(b"{}"), None)
-    assert decode(b'{"jsonrpc":"2.0","method":"x","id":null}') == Request("x", msgspec.Raw(b"{}"), msgspec.Raw(b"null"))
+    assert decode(b'{"jsonrpc":"2.0","method":"x"}') == RpcRequest("x", msgspec.Raw(b"{}"), None)
+    assert decode(b'{"jsonrpc":"2.0","method":"x","id":null}') == RpcRequest(
+        "x", msgspec.Raw(b"{}"), msgspec.Raw(b"null")
+    )
 
 
 @pytest.mark.parametrize("given", [b"", b',"params":null', b',"params":{}'])
@@ -113,7 +115,7 @@ def test_an_array_of_parameters_is_left_to_the_method() -> None:
 
 def test_of_a_repeated_key_the_last_counts_and_unknown_ones_do_not() -> None:
     line = b'{"jsonrpc":"1","method":"a","id":1,"method":"b","type":"x","type":"y","id":2,"jsonrpc":"\\u0032.0"}'
-    assert decode(line) == Request("b", msgspec.Raw(b"{}"), msgspec.Raw(b"2"))
+    assert decode(line) == RpcRequest("b", msgspec.Raw(b"{}"), msgspec.Raw(b"2"))
 
 
 @pytest.mark.parametrize(("line", "code", "frame_id"), HOSTILE, ids=lambda value: repr(value)[:40])
@@ -163,7 +165,7 @@ def test_every_written_line_is_json_for_the_strictest_reader() -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.binary(max_size=40) | json_values.map(lambda value: json.dumps(value).encode()))
 def test_no_line_raises(line: bytes) -> None:
-    assert isinstance(decode(line), Request | Reply | Bad | None)
+    assert isinstance(decode(line), RpcRequest | Reply | Bad | None)
 
 
 @settings(max_examples=40, deadline=None)

@@ -21,8 +21,8 @@ from zot.wire.mcp import (
     ClientEvent,
     ClientState,
     ListChanged,
+    LogNote,
     McpClient,
-    Noted,
     ServerReady,
     ToSend,
     decode_line,
@@ -90,7 +90,7 @@ def test_an_answer_reaches_its_request_once() -> None:
     client = ready()
     number, _ = client.request("tools/call", {})
     assert isinstance(receive(client, id=number, result={})[0], CallAnswered)
-    assert isinstance(receive(client, id=number, result={})[0], Noted)
+    assert isinstance(receive(client, id=number, result={})[0], LogNote)
 
 
 def test_an_error_is_one_short_printable_line() -> None:
@@ -109,7 +109,7 @@ def test_a_cancelled_request_is_no_longer_open() -> None:
     assert cancelled is not None
     assert json.loads(cancelled[1].data)["params"]["requestId"] == cancelled[0] == number
     assert client.cancel(number, "why") is None
-    assert isinstance(receive(client, id=number, result={})[0], Noted)
+    assert isinstance(receive(client, id=number, result={})[0], LogNote)
 
 
 def test_progress_counts_for_open_requests_only() -> None:
@@ -118,7 +118,7 @@ def test_progress_counts_for_open_requests_only() -> None:
     about = {"method": "notifications/progress"}
     assert receive(client, **about, params={"progressToken": number, "message": "x"}) == [CallProgress(number, "x")]
     assert receive(client, **about, params={"progressToken": 99}) == []
-    assert isinstance(receive(client, **about, params={})[0], Noted)
+    assert isinstance(receive(client, **about, params={})[0], LogNote)
     assert receive(client, method="notifications/tools/list_changed") == [ListChanged("tools")]
 
 

@@ -45,7 +45,7 @@ from zot.providers.base import (
     ReplyStream,
 )
 from zot.run_summary import BlockedCall
-from zot.store import Configured
+from zot.store import SettingsChanged
 from zot.tools.base import (
     CannotConfine,
     Output,
@@ -160,9 +160,9 @@ class Agent:
         """Use another model from the next call on. Raise UserError, with the known ones, if there is no such model."""
         self.model = self.catalogue.find(model_id)
 
-    def configured(self) -> Configured:
+    def configured(self) -> SettingsChanged:
         """Return the agent's current settings as a row."""
-        return Configured(
+        return SettingsChanged(
             self.provider.name, self.model.id, self.system, self.reasoning, self.cwd, self.name, self.guarded
         )
 

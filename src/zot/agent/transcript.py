@@ -10,13 +10,13 @@ from zot.messages import CallBlock, Message, ResultBlock, TextBlock
 from zot.store import (
     CallStarted,
     Change,
-    Configured,
     FileChanged,
     GuardSet,
     LockChanged,
     MessageAdded,
     MessagesReplaced,
     PermissionGranted,
+    SettingsChanged,
     UsageCounted,
 )
 
@@ -48,7 +48,7 @@ class Transcript:
             case MessagesReplaced():
                 self._splice(change)
             case (
-                Configured()
+                SettingsChanged()
                 | FileChanged()
                 | PermissionGranted()
                 | CallStarted()

@@ -9,12 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from zot.config import flags
-from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, Overrides, ignore_foreign, resolve
+from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, ConfigOverrides, ignore_foreign, resolve
 from zot.errors import UsageError
 from zot.runtime.check import check_settings
 from zot.serve.stdio import answer_early, claim, leave, leave_on_signals, report_write_failure
 from zot.wire.acp_greeting import AcpGreeting
-from zot.wire.jsonrpc import Request, decode
+from zot.wire.jsonrpc import RpcRequest, decode
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _answer(greeting: AcpGreeting, line: bytes | TooLong) -> bytes | None:
     if isinstance(line, TooLong):
         return None
     request = decode(line)
-    return greeting.answer(request) if isinstance(request, Request) and request.method == "initialize" else None
+    return greeting.answer(request) if isinstance(request, RpcRequest) and request.method == "initialize" else None
 
 
 def main(argv: Sequence[str]) -> int:
@@ -98,6 +98,6 @@ def main(argv: Sequence[str]) -> int:
 
         return Client.connect(**place, config_dir=settings.get("config_dir"))
 
-    overrides, descriptors = Overrides.of_flags(settings), (incoming, outgoing)
+    overrides, descriptors = ConfigOverrides.of_flags(settings), (incoming, outgoing)
     daemon = connect if via_daemon else None
     leave(serve_stdio(config, greeting, lines, early, descriptors, overrides=overrides, mode=mode, connect=daemon))

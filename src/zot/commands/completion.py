@@ -33,6 +33,7 @@ COMMANDS = {
     "acp": ("acp", "MANUAL"),
     "host": ("host", "MANUAL"),
     "daemon": ("daemon", "MANUAL"),
+    "worker": ("worker", "MANUAL"),
     "web": ("web", "GROUP"),
     "attach": ("attach", "MANUAL"),
     "call": ("call", "MANUAL"),

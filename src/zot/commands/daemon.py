@@ -30,6 +30,8 @@ _OWN_FLAGS = (
                group="Endpoint", advanced=True),
     flags.Flag("--ephemeral", "Exit one second after the last client has disconnected.", group="Endpoint"),
     flags.Flag("--replace", "Take over from the running daemon without refusing clients.", group="Endpoint"),
+    flags.Flag("--pool", "With --store: send prompts to this pool of workers (default: default).", value="NAME",
+               group="Endpoint", advanced=True),
     flags.MAX_LINE_FLAG,
 )  # fmt: skip
 _OWN = frozenset(flag.key for flag in _OWN_FLAGS)
@@ -95,7 +97,14 @@ def main(argv: Sequence[str]) -> int:
     place = replace(place, socket=claim.path)  # A socket passed by the service manager may be elsewhere.
     limit = own.get("max_line_bytes", MAX_LINE_BYTES)
     serving = serve(
-        place, agents, claim, given, ephemeral=bool(own.get("ephemeral")), listens=listens, max_line_bytes=limit
+        place,
+        agents,
+        claim,
+        given,
+        ephemeral=bool(own.get("ephemeral")),
+        listens=listens,
+        max_line_bytes=limit,
+        worker_pool=own.get("pool", ""),
     )
     leave(asyncio.run(serving))
 

@@ -9,11 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from zot.config import flags
-from zot.config.config import AGENT_FLAGS, Overrides, resolve
+from zot.config.config import AGENT_FLAGS, ConfigOverrides, resolve
 from zot.errors import UsageError
 from zot.runtime.check import check_settings
 from zot.serve.stdio import answer_early, claim, leave, leave_on_signals, report_write_failure
-from zot.wire.jsonrpc import Request, decode
+from zot.wire.jsonrpc import RpcRequest, decode
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 from zot.wire.mcp_server import AGENT, McpGreeting
 
@@ -46,7 +46,7 @@ def _answer(greeting: McpGreeting, line: bytes | TooLong) -> bytes | None:
     if isinstance(line, TooLong):
         return None
     request = decode(line)
-    return greeting.answer(request) if isinstance(request, Request) else None
+    return greeting.answer(request) if isinstance(request, RpcRequest) else None
 
 
 def main(argv: Sequence[str]) -> int:
@@ -86,4 +86,6 @@ def _serve(settings: dict[str, Any]) -> int:
     # Imported lazily: the greeting is answered before asyncio and the modules of a session are loaded.
     from zot.serve.mcp.stdio import serve_stdio
 
-    leave(serve_stdio(config, greeting, lines, early, (incoming, outgoing), overrides=Overrides.of_flags(settings)))
+    leave(
+        serve_stdio(config, greeting, lines, early, (incoming, outgoing), overrides=ConfigOverrides.of_flags(settings))
+    )

@@ -17,7 +17,7 @@ from zot.config.config import (
     FOREIGN_FLAGS,
     RESUME_FLAGS,
     Config,
-    Overrides,
+    ConfigOverrides,
     ignore_foreign,
     journal_path,
     pop_resume_flags,
@@ -168,7 +168,7 @@ def _main(argv: Sequence[str]) -> int:
     leave_on_signals(as_failure=True)
     incoming, outgoing = claim()
 
-    request = OpenRequest(config=config, overrides=Overrides.of_flags(settings))
+    request = OpenRequest(config=config, overrides=ConfigOverrides.of_flags(settings))
     opening = partial(_open, request, earlier=earlier, keep=keep)
     leave(asyncio.run(_answer(opening, words, how, incoming, outgoing)))
 

@@ -10,7 +10,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from zot.config import flags
-from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, RESUME_FLAGS, Config, Overrides, ignore_foreign, resolve
+from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, RESUME_FLAGS, Config, ConfigOverrides, ignore_foreign, resolve
 from zot.runtime.check import check
 from zot.serve.stdio import answer_early, claim, leave, leave_on_signals, report_write_failure
 from zot.version import __version__
@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
     # Imported lazily: hello is answered before asyncio and the modules of a session are loaded.
     from zot.serve.rpc import serve_stdio
 
-    overrides = Overrides.of_flags(settings)
+    overrides = ConfigOverrides.of_flags(settings)
     leave(serve_stdio(config, greeting, lines, waiting, (incoming, outgoing), overrides=overrides))
 
 

@@ -39,7 +39,7 @@ from zot.journal.repair import CheckReport, back_up, check_file
 from zot.messages import Message, ThinkingBlock
 from zot.messages import show as shown
 from zot.run_summary import CUT_SHORT
-from zot.store import Configured, MessagesReplaced, Row, messages_of
+from zot.store import MessagesReplaced, Row, SettingsChanged, messages_of
 from zot.ui.readable import counted, escaped_id, format_time, message_lines, one_line, tool_names
 
 Action: TypeAlias = Callable[[SessionJournal, CommandRequest], Awaitable[int]]
@@ -267,7 +267,7 @@ def _row_for_people(row: Row, names: dict[str, str], *, full: bool) -> Iterator[
     match row:
         case MessagesReplaced(start=start, stop=stop, messages=messages):
             yield f"-- {_replaced(start, stop, len(messages))}"
-        case Configured(provider=provider, model=model, cwd=cwd) if full:
+        case SettingsChanged(provider=provider, model=model, cwd=cwd) if full:
             yield f"-- from here on with {one_line(provider)} {one_line(model)} in {one_line(cwd) or '-'}"
         case Error(message=reason):
             yield f"-- failed: {one_line(reason)}"
@@ -296,7 +296,7 @@ def _row_for_programs(seq: int, row: Row, *, full: bool) -> Iterator[dict[str, A
     match row:
         case MessagesReplaced(start=start, stop=stop):
             yield {"type": "replaced", "seq": seq, "start": start, "stop": stop}
-        case Configured(provider=provider, model=model, cwd=cwd) if full:
+        case SettingsChanged(provider=provider, model=model, cwd=cwd) if full:
             yield {"type": "configured", "seq": seq, "provider": provider, "model": model, "cwd": cwd}
         case Error(message=reason):
             yield {"type": "error", "seq": seq, "message": reason}

@@ -40,7 +40,7 @@ from zot.session.rewind import Branches, FilePair, RestoredFile, compare, plan_r
 from zot.session.rewind import rewind as go_back
 from zot.session.session import new_session_id
 from zot.session.transcripts import CONCLUSION, RewindTarget, all_messages, endings, fork_end, fork_point, past_message
-from zot.store import NOT_KEPT, Change, Configured, MessageAdded, MessagesReplaced, Store
+from zot.store import NOT_KEPT, Change, MessageAdded, MessagesReplaced, SettingsChanged, Store
 from zot.text import printable
 from zot.tools.checkpoints import Restorer
 from zot.tools.diff import unified
@@ -181,7 +181,7 @@ def _page(connection: Connection, session: SessionRecord) -> Iterator[bytes]:
         past_message(message, ended)
         for message in all_messages([row for row in rows if isinstance(row, MessageAdded | MessagesReplaced)])
     ]
-    models = [row.model for row in rows if isinstance(row, Configured)]
+    models = [row.model for row in rows if isinstance(row, SettingsChanged)]
     title = session.title or session.id
     yield page(title, said, model=models[-1] if models else "", usage=session.totals).encode("utf-8", "replace")
 

@@ -18,7 +18,7 @@ from zot.config.config import (
     FOREIGN_FLAGS,
     RESUME_FLAGS,
     Config,
-    Overrides,
+    ConfigOverrides,
     ignore_foreign,
     pop_resume_flags,
     resolve,
@@ -86,7 +86,7 @@ def parse_command_line(argv: Sequence[str]) -> Opening | None:
     config = resolve(settings)
     if config.session is None and earlier is None:
         check(config)  # The settings of an existing session are known only once it is open.
-    return Opening(config, Overrides.of_flags(settings), earlier, words, keep=keep, is_plain=is_plain)
+    return Opening(config, ConfigOverrides.of_flags(settings), earlier, words, keep=keep, is_plain=is_plain)
 
 
 class Opening:
@@ -95,7 +95,7 @@ class Opening:
     def __init__(
         self,
         config: Config,
-        overrides: Overrides,
+        overrides: ConfigOverrides,
         earlier: str | None,
         words: Sequence[str] = (),
         *,

@@ -428,7 +428,7 @@ def _stored_addresses(env: Mapping[str, str]) -> Mapping[str, str]:
     return {name: found[name] or vendor.base_url for name, vendor in VENDORS.items() if name in found}
 
 
-class Overrides(msgspec.Struct, frozen=True):
+class ConfigOverrides(msgspec.Struct, frozen=True):
     """The settings that a user gave, by name: a resumed session uses them instead of its recorded ones.
 
     ``flags`` is the command line that they come from, if any.
@@ -438,7 +438,7 @@ class Overrides(msgspec.Struct, frozen=True):
     flags: Mapping[str, Any] | None = None
 
     @classmethod
-    def of_flags(cls, flags: Mapping[str, Any]) -> Overrides:
+    def of_flags(cls, flags: Mapping[str, Any]) -> ConfigOverrides:
         """Return the overrides of a command line.
 
         Naming an agent also selects its service, model and prompt, but not its directory.
@@ -449,9 +449,9 @@ class Overrides(msgspec.Struct, frozen=True):
     def __contains__(self, name: object) -> bool:
         return name in self.names
 
-    def including(self, *names: str) -> Overrides:
+    def including(self, *names: str) -> ConfigOverrides:
         """Return these overrides and others."""
-        return Overrides(self.names.union(names), self.flags)
+        return ConfigOverrides(self.names.union(names), self.flags)
 
     def config_of(self, agent: str) -> Config | None:
         """Return an agent's Config with the flags applied; None without flags. Raise NoSuchAgent, ConfigError."""

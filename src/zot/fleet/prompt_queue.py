@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -18,18 +19,19 @@ from zot.errors import StoreFailed
 from zot.journal.postgres.connection import Address, DatabaseError, explained
 from zot.messages import ImageBlock
 
+log = logging.getLogger("zot")
+
 #: The pool of sessions that name no other.
 DEFAULT_POOL = "default"
 _TASK = "zot.prompt"
 _MIGRATING = 0x7A6F7403
 _CONNECTIONS = 6
+#: The pause before a database that was gone is tried again.
+_RETRY_S = 0.3
 
 
 class QueuedPrompt(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt on its way to a worker. Its first event has the ``prompt_id`` and a number above ``after``.
-
-    ``agent``, ``cwd`` and ``guarded`` are those of the session if it has to be created.
-    """
+    """A prompt on its way to a worker. Its first event has the ``prompt_id`` and a number above ``after``."""
 
     session_id: str
     text: str
@@ -37,9 +39,6 @@ class QueuedPrompt(msgspec.Struct, frozen=True, kw_only=True):
     prompt_id: str
     by: str = ""
     after: int = 0
-    agent: str = "default"
-    cwd: str | None = None
-    guarded: bool = False
 
 
 #: Runs a prompt to its end, given its job's number.
@@ -91,32 +90,38 @@ class PromptQueue:
         except ConnectorException as problem:
             raise self._failed(problem) from problem
 
-    async def work(self, *, pool: str, concurrency: int, name: str, stop: asyncio.Event, grace_s: float) -> None:
-        """Run prompts of a pool until ``stop`` is set; then finish those that run, for ``grace_s`` at most."""
-        lease_s = self._address.lease_s
-        working = asyncio.create_task(
-            self._app.run_worker_async(
-                queues=[pool],
-                concurrency=concurrency,
-                name=name,
-                install_signal_handlers=False,
-                delete_jobs="always",
-                fetch_job_polling_interval=1.0,
-                update_heartbeat_interval=lease_s / 3,
-                stalled_worker_timeout=lease_s,
-                shutdown_graceful_timeout=grace_s,
-            ),
-            name="zot jobs",
-        )
+    async def work(self, *, pool: str, concurrency: int, name: str, stop: asyncio.Event) -> None:
+        """Take prompts of a pool until ``stop`` is set, also after the database was gone. Then cancel running ones."""
         stopping = asyncio.create_task(stop.wait(), name="zot stop")
         try:
-            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            while not stop.is_set():
+                working = asyncio.create_task(self._work(pool, concurrency, name), name="zot jobs")
+                try:
+                    await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    working.cancel()
+                    await asyncio.wait({working})
+                if not working.cancelled() and (problem := working.exception()) is not None:
+                    if not isinstance(problem, DatabaseError | ConnectorException):
+                        raise problem
+                    log.warning("no prompts can be taken: %s", self._failed(problem))
+                    await asyncio.wait({stopping}, timeout=_RETRY_S)
         finally:
             stopping.cancel()
-            working.cancel()  # It finishes its jobs first.
-            await asyncio.wait({working})
-        if not working.cancelled() and (problem := working.exception()) is not None:
-            raise problem
+
+    async def _work(self, pool: str, concurrency: int, name: str) -> None:
+        lease_s = self._address.lease_s
+        await self._app.run_worker_async(
+            queues=[pool],
+            concurrency=concurrency,
+            name=name,
+            install_signal_handlers=False,
+            delete_jobs="always",
+            fetch_job_polling_interval=1.0,
+            update_heartbeat_interval=lease_s / 3,
+            stalled_worker_timeout=lease_s,
+            shutdown_graceful_timeout=0.1,
+        )
 
     async def take_over(self) -> int:
         """Queue the prompts of workers that no longer answer again; return how many. Raise StoreFailed.

@@ -24,7 +24,6 @@ from zot.messages import ImageBlock, Message, ResultBlock, TextBlock, Transcript
 from zot.store import (
     CallStarted,
     Change,
-    Configured,
     FileChanged,
     GuardSet,
     LockChanged,
@@ -32,6 +31,7 @@ from zot.store import (
     MessagesReplaced,
     PermissionGranted,
     Row,
+    SettingsChanged,
     UsageCounted,
     messages_of,
 )
@@ -43,7 +43,7 @@ _CHANGES = frozenset(
     {
         MessageAdded,
         MessagesReplaced,
-        Configured,
+        SettingsChanged,
         FileChanged,
         PermissionGranted,
         CallStarted,

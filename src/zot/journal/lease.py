@@ -314,7 +314,7 @@ def boot_id() -> str:
         return ""
 
 
-class Place(Protocol):
+class WaitingPlace(Protocol):
     """A place in one session's waiting line."""
 
     @property

@@ -34,7 +34,6 @@ from zot.messages import timestamp
 from zot.store import (
     CallStarted,
     Change,
-    Configured,
     FileChanged,
     GuardSet,
     LockChanged,
@@ -42,6 +41,7 @@ from zot.store import (
     MessagesReplaced,
     PermissionGranted,
     Row,
+    SettingsChanged,
     UsageCounted,
 )
 
@@ -121,7 +121,7 @@ def line_of(seq: int, run: int, row: Row, *, home: str) -> ExportedEvent | Chang
     match row:
         case FileChanged() | PermissionGranted() | CallStarted() | GuardSet() | LockChanged():
             return None
-        case Configured(cwd=cwd):
+        case SettingsChanged(cwd=cwd):
             return ChangeLine(seq, run, msgspec.structs.replace(row, cwd=portable(cwd, home), system="", agent=""))
         case MessageAdded() | MessagesReplaced() | UsageCounted():
             return ChangeLine(seq, run, row)
@@ -221,7 +221,7 @@ class _Reading:
                 # There may be fewer messages: the readable part of a damaged journal can be exported, too.
                 if not 0 <= start <= stop:
                     raise InvalidLine(f"it replaces messages {start} to {stop}")
-            case Configured(cwd=cwd, reasoning=reasoning):
+            case SettingsChanged(cwd=cwd, reasoning=reasoning):
                 local(cwd, "")
                 if reasoning not in _REASONING:
                     raise InvalidLine(f"reasoning must be one of {', '.join(sorted(_REASONING))}")
@@ -372,7 +372,7 @@ class _Import:
 
     def _localised(self, change: Change) -> Change:
         """Return ``change`` with the directory and agent of this machine."""
-        if not isinstance(change, Configured):
+        if not isinstance(change, SettingsChanged):
             return change
         return msgspec.structs.replace(change, cwd=self._target.directory(change.cwd), agent=self._target.agent)
 

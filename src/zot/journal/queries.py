@@ -32,11 +32,11 @@ from zot.journal.chunks import (
 from zot.journal.connection import Connection, Cursor, Values
 from zot.journal.lease import Owner
 from zot.messages import ZERO, Counters, Message, ResultBlock, Role, TextBlock, text_of, timestamp
-from zot.store import Configured, MessageAdded, MessagesReplaced, Row, UsageCounted
+from zot.store import MessageAdded, MessagesReplaced, Row, SettingsChanged, UsageCounted
 from zot.text import replace_surrogates
 
 _MAX_TITLE = 80
-_SUMMARISED = frozenset({MessageAdded, MessagesReplaced, Configured, UsageCounted, Usage})
+_SUMMARISED = frozenset({MessageAdded, MessagesReplaced, SettingsChanged, UsageCounted, Usage})
 _SESSION = "number, id, created, updated, cwd, title, parent, fork_seq, messages, totals, epoch, owner"
 #: The greatest number of rows, where all are wanted.
 _ALL = (1 << 63) - 1
@@ -88,7 +88,7 @@ class SessionSummary(msgspec.Struct):
                     self.messages += len(messages) - (stop - start)
                 case Usage(cumulative=totals) | UsageCounted(cumulative=totals):
                     self.totals = totals
-                case Configured(cwd=cwd):
+                case SettingsChanged(cwd=cwd):
                     self.cwd = cwd or self.cwd
                 case _:
                     pass
@@ -662,7 +662,7 @@ def spent(connection: Connection, record: SessionRecord) -> list[Spent]:
     is_undated = False
     for seq, row in _usage_rows(connection, record.number):
         match row:
-            case Configured():
+            case SettingsChanged():
                 model = f"{row.provider}/{row.model}"
             case UserMessage():
                 time = row.time or time
@@ -693,6 +693,6 @@ def _usage_rows(connection: Connection, number: int) -> Iterator[tuple[int, Row]
             rows += [
                 (seq, row)
                 for seq, row in enumerate(unpack(chunk), chunk.first)
-                if isinstance(row, Usage | UserMessage | AssistantMessage | Configured | UsageCounted)
+                if isinstance(row, Usage | UserMessage | AssistantMessage | SettingsChanged | UsageCounted)
             ]
     yield from sorted(rows, key=lambda one: one[0])

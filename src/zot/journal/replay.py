@@ -14,7 +14,7 @@ from zot.journal.chunks import Chunk, Kind, unpack, verified
 from zot.journal.connection import Connection
 from zot.journal.queries import CHUNK, SessionRecord, all_changes, get, last_seq, rows_after, titled
 from zot.messages import show, text_of
-from zot.store import Change, Configured, FileChanged, MessageAdded, MessagesReplaced, Row
+from zot.store import Change, FileChanged, MessageAdded, MessagesReplaced, Row, SettingsChanged
 
 #: Column indexes of a chunk's table row.
 _RUN, _BODY = CHUNK.split(", ").index("run"), CHUNK.split(", ").index("body")
@@ -165,7 +165,7 @@ def _numbered_run(connection: Connection, session_id: str, upto: int) -> list[tu
 def agent_of(connection: Connection, record: SessionRecord) -> str:
     """Return the name of a session's agent, recorded at its beginning. Raise JournalDamaged."""
     rows = rows_after(connection, record.number, 0, 2, (Kind.CHANGES,))
-    return next((row.agent for _, row in rows if isinstance(row, Configured) and row.agent), "default")
+    return next((row.agent for _, row in rows if isinstance(row, SettingsChanged) and row.agent), "default")
 
 
 def last_words(connection: Connection, number: int) -> str:

@@ -14,7 +14,7 @@ from zot.errors import SessionBusy, StoreFailed
 from zot.journal import queries
 from zot.journal.chunks import pack
 from zot.journal.connection import Connection
-from zot.journal.lease import Owner, Place, host_name
+from zot.journal.lease import Owner, WaitingPlace, host_name
 from zot.journal.queries import (
     SessionRecord,
     SessionSummary,
@@ -107,7 +107,7 @@ class SessionStore(ABC):
         """Return whether no process holds the lease. Cheap enough to poll."""
 
     @abstractmethod
-    def line_up(self, came: float) -> Place:
+    def line_up(self, came: float) -> WaitingPlace:
         """Take a place in the session's waiting line, by time of arrival. Raise StoreFailed."""
 
     @property

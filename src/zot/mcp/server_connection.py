@@ -29,8 +29,8 @@ from zot.wire.mcp import (
     Elicited,
     InputRequired,
     ListChanged,
+    LogNote,
     McpClient,
-    Noted,
     Outgoing,
     ServerReady,
     ToSend,
@@ -262,7 +262,7 @@ class McpConnection(ABC):
                     self._settle("")
                 case ListChanged(kind=kind):
                     self.on_change(kind)
-                case Noted(text=text):
+                case LogNote(text=text):
                     self._note(text)
                 case ClientBroken(reason=reason):
                     self._break(reason)
@@ -409,7 +409,7 @@ class ProcessConnection(McpConnection):
             for line in lines.feed(data):
                 if isinstance(line, TooLong):
                     problem = f"sent a line of more than {MAX_LINE_BYTES} bytes"
-                    self.apply([*self.client.fail_all(problem), Noted(problem)])
+                    self.apply([*self.client.fail_all(problem), LogNote(problem)])
                     continue
                 is_long = len(line) > _LONG_BYTES
                 message = await asyncio.to_thread(decode_line, line) if is_long else decode_line(line)

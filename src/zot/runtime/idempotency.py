@@ -16,7 +16,7 @@ from zot.events import AgentEvent, Done, Error
 from zot.files import sha256
 from zot.journal import answers
 from zot.journal.connection import Connection
-from zot.journal.lease import Place
+from zot.journal.lease import WaitingPlace
 from zot.journal.queries import key_of
 from zot.journal.session_store import SessionStore
 from zot.messages import Message, text_of
@@ -126,7 +126,7 @@ class IdempotentRun(RepeatedPrompt):
         self._clock = record.journal.clock
         self._polite_s = polite_s
         self._again_s = again_s
-        self._ticket: Place | None = None
+        self._ticket: WaitingPlace | None = None
 
     async def kept(self) -> StoredAnswer | None:
         """Return the stored answer if it may be replayed."""

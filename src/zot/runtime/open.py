@@ -24,7 +24,7 @@ from zot.config.config import (
     RECORDED,
     TOOL_NAMES,
     Config,
-    Overrides,
+    ConfigOverrides,
     data_directory,
     extension_places,
     journal_path,
@@ -42,14 +42,14 @@ from zot.runtime.toolbox import Toolbox
 from zot.session.recovery import WaitingRuns
 from zot.session.session import Session
 from zot.session.transcripts import TranscriptPast
-from zot.store import Configured, GuardSet, LockChanged, Row, Store
+from zot.store import GuardSet, LockChanged, Row, SettingsChanged, Store
 
 if TYPE_CHECKING:
     from zot.extensions.manager import Manager
     from zot.runtime.idempotency import IdempotentRequest
     from zot.runtime.shared import SharedResources
     from zot.session.session import Session
-    from zot.store import Configured
+    from zot.store import SettingsChanged
     from zot.tools.documents import OpenDocuments
 
 
@@ -65,7 +65,7 @@ class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     config: Config
-    overrides: Overrides = Overrides()
+    overrides: ConfigOverrides = ConfigOverrides()
     #: The name of its agent in the record, "" for none; None for that of ``config`` unless it is the default agent.
     agent: str | None = None
     #: Strangers prompt it: its policy denies by default. A session once guarded stays guarded.
@@ -85,17 +85,17 @@ class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
     #: The conversation that an unrecorded session starts from.
     past: TranscriptPast | None = None
     #: Returns the request for a session that exists, given its recorded settings; None to follow the recorded agent.
-    adapt: Callable[[Configured], OpenRequest] | None = None
+    adapt: Callable[[SettingsChanged], OpenRequest] | None = None
 
     @classmethod
     def for_host(cls, config: Config, request: IdempotentRequest) -> OpenRequest:
         """Return the request for the session of a chat: the current configuration counts, not the recorded one."""
         config = msgspec.structs.replace(config, session=f"{HOSTED}{request.session_id}")
-        overrides = Overrides(frozenset({*RECORDED, *PROMPTING, "lock"}))
+        overrides = ConfigOverrides(frozenset({*RECORDED, *PROMPTING, "lock"}))
         # It has no agent of its own: each request names one.
         return cls(config=config, overrides=overrides, agent="", guarded=True, host_request=request)
 
-    def adapted(self, recorded: Configured) -> OpenRequest:
+    def adapted(self, recorded: SettingsChanged) -> OpenRequest:
         """Return the request for a session that exists, with these recorded settings.
 
         Policy and tools come from the session's own agent unless the user named another one.
@@ -199,7 +199,7 @@ def settle(request: OpenRequest, changes: Sequence[Row]) -> SettledRequest:
 
     Raise ConfigError, DirectoryGone.
     """
-    recorded = next((row for row in reversed(changes) if isinstance(row, Configured)), None)
+    recorded = next((row for row in reversed(changes) if isinstance(row, SettingsChanged)), None)
     if recorded is None:
         return SettledRequest(_guarded(request), request.agent_name)
     request = request.adapted(recorded)

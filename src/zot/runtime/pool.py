@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
-from zot.errors import AgentError, NoSuchSession, RuntimeBusy, Stopping, StoreFailed, TooManySessions
+from zot.errors import AgentError, DaemonStopping, NoSuchSession, RuntimeBusy, StoreFailed, TooManySessions
 from zot.session.history import Subscriber
 from zot.session.recovery import WaitingRuns
 
@@ -115,8 +115,10 @@ class SessionPool:
         resting: int = RESTING,
         idle_s: float = IDLE_S,
         own_process: bool = False,
+        resumes: bool = True,
     ) -> None:
-        """``journal`` keeps which sessions are closed. ``limit`` bounds the sessions loaded at once; 0 means no limit.
+        """``journal`` keeps which sessions are closed. Unless it ``resumes`` them, runs of dead processes that wait for
+        an approval are left to others. ``limit`` bounds the sessions loaded at once; 0 means no limit.
 
         Memory is reclaimed only in our ``own_process``: in an embedding program that would take as long as its heap is
         large.
@@ -127,6 +129,7 @@ class SessionPool:
         self.limit = limit
         self._resting = resting
         self._own_process = own_process
+        self._waiting_runs = WaitingRuns.RESUME if resumes else WaitingRuns.LEAVE
         self.idle_s = idle_s
         self._channels: dict[str, Channel] = {}
         #: Ordered by last use, the newest at the end.
@@ -285,7 +288,7 @@ class SessionPool:
         live = self._live.get(session_id)
         async with self.use(session_id, looks=True) as session:
             if live is not None and live.session is session:  # Loading has just recovered any other.
-                await session.worker.recover(WaitingRuns.RESUME)
+                await session.worker.recover(self._waiting_runs)
 
     async def recover_all(self, session_ids: Iterable[str]) -> None:
         """Recover many sessions; log failures and continue with the next."""
@@ -330,7 +333,7 @@ class SessionPool:
     def check_open(self) -> None:
         """Raise Stopping if no new run may begin."""
         if self._is_stopping:
-            raise Stopping(STOPPING)
+            raise DaemonStopping(STOPPING)
 
     def stop(self) -> None:
         """Refuse new runs and drop queued ones; running ones continue. Idempotent."""
@@ -340,7 +343,7 @@ class SessionPool:
                 log.warning(
                     "session %r: %d queued prompts will not run, because the daemon is stopping", session_id, waiting
                 )
-            live.session.queue.drop_prompts(Stopping(STOPPING))
+            live.session.queue.drop_prompts(DaemonStopping(STOPPING))
 
     def resume(self) -> None:
         """Allow new runs again. Dropped ones stay dropped."""
@@ -363,7 +366,7 @@ class SessionPool:
     async def _get(self, session_id: str, wanted: NewSessionSettings | None, looks: bool) -> LoadedSession:
         while True:
             if self._closed:
-                raise Stopping(STOPPING)
+                raise DaemonStopping(STOPPING)
             if wanted is None and not looks:
                 await self.check_not_closed(session_id)
             if (live := self._live.get(session_id)) is not None:
@@ -424,7 +427,7 @@ class SessionPool:
     async def _close(self, session_id: str, live: LoadedSession, parks: bool) -> None:
         try:
             async with asyncio.timeout(_CLOSE_S):
-                await live.session.close(parks=parks, why=Stopping(STOPPING) if self._closed else None)
+                await live.session.close(parks=parks, why=DaemonStopping(STOPPING) if self._closed else None)
         except TimeoutError:
             log.warning("session %r could not be closed within %g s", session_id, _CLOSE_S)
         except AgentError as problem:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self, TypeVar, cast
 from msgspec import structs
 
 from zot.config.config import tool_environment
-from zot.store import Configured, Row
+from zot.store import Row, SettingsChanged
 
 if TYPE_CHECKING:
     from zot.providers.base import Transport
@@ -109,7 +109,7 @@ class SharedResources:
     def same_prompts(self, changes: Sequence[Row]) -> Sequence[Row]:
         """Return ``changes`` with their system prompts replaced by cached equals."""
         return [
-            structs.replace(row, system=self.same_text(row.system)) if isinstance(row, Configured) else row
+            structs.replace(row, system=self.same_text(row.system)) if isinstance(row, SettingsChanged) else row
             for row in changes
         ]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import msgspec
 
-from zot.config.config import Config, Overrides, checked
+from zot.config.config import Config, ConfigOverrides, checked
 from zot.errors import AgentError, RunCancelled, RuntimeBusy, RuntimeClosed, UserError
 from zot.events import AgentEvent, Done, Error, SessionState
 from zot.messages import Counters, ImageBlock, Message
@@ -56,7 +56,9 @@ class Runtime:
 
     def __init__(self, config: Config | None = None, **settings: Any) -> None:
         self._config = checked(settings, config)
-        self._request = OpenRequest(config=self._config, overrides=Overrides(frozenset((*settings, *_given(config)))))
+        self._request = OpenRequest(
+            config=self._config, overrides=ConfigOverrides(frozenset((*settings, *_given(config))))
+        )
         self._resources = SharedResources()
         # Opening the journal must be awaited, so a recorded session is opened by `async with`.
         is_recorded = self._config.session is not None

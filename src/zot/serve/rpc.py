@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from zot.config.config import Config, Overrides
+from zot.config.config import Config, ConfigOverrides
 from zot.encoding import thread_safe_type
 from zot.errors import AgentError, ProtocolError, UserError, explained
 from zot.events import Done, Error, ExtNotify, notice_lines
@@ -318,7 +318,7 @@ def serve_stdio(
     waiting: Sequence[bytes | TooLong],
     descriptors: tuple[int, int],
     *,
-    overrides: Overrides,
+    overrides: ConfigOverrides,
 ) -> int:
     """Serve the client in an event loop of its own. Return the exit code."""
 

@@ -28,12 +28,12 @@ from zot.events import (
 from zot.messages import ZERO, Counters, Message
 from zot.store import (
     Change,
-    Configured,
     GuardSet,
     MessageAdded,
     MessagesReplaced,
     PermissionGranted,
     Row,
+    SettingsChanged,
     Store,
     UsageCounted,
 )
@@ -130,7 +130,7 @@ class History:
         self.transcript = Transcript()
         self.totals = ZERO
         #: The newest recorded settings.
-        self.configured: Configured | None = None
+        self.configured: SettingsChanged | None = None
         #: Recorded guards by name, connected or not.
         self.guards: dict[str, GuardSet] = {}
         self.run = store.last_run
@@ -203,7 +203,7 @@ class History:
         agent = self._agent
         for row in rows:
             match row:
-                case Configured():
+                case SettingsChanged():
                     self.configured = row
                 case PermissionGranted():
                     if agent is not None:

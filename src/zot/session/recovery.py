@@ -38,13 +38,13 @@ from zot.session.history import History
 from zot.session.transcripts import TranscriptPast
 from zot.store import (
     Change,
-    Configured,
     GuardSet,
     LockChanged,
     MessageAdded,
     MessagesReplaced,
     PermissionGranted,
     Row,
+    SettingsChanged,
     Store,
     UsageCounted,
 )
@@ -103,7 +103,7 @@ def _waiting(transcript: Transcript, rows: Sequence[Row]) -> WaitingForApproval 
             case ApprovalRequest() if (answer is None or answer.id == row.id) and row.tool == calls[0].name:
                 step = next((turn.step for turn in reversed(rows) if isinstance(turn, TurnStart)), 1)
                 return WaitingForApproval(row, answer, calls[0], step, rows)
-            case ExtNotify() | Configured() | PermissionGranted() | GuardSet() | LockChanged() | UsageCounted():
+            case ExtNotify() | SettingsChanged() | PermissionGranted() | GuardSet() | LockChanged() | UsageCounted():
                 pass
             case _:
                 return None

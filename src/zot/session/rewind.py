@@ -15,7 +15,7 @@ from zot.errors import RewindRefused, ToolFailed, UserError
 from zot.messages import Message, ResultBlock
 from zot.session.history import History
 from zot.session.transcripts import RewindTarget, fork_point
-from zot.store import NOT_KEPT, Change, Configured, FileChanged, MessageAdded, MessagesReplaced, Store
+from zot.store import NOT_KEPT, Change, FileChanged, MessageAdded, MessagesReplaced, SettingsChanged, Store
 
 if TYPE_CHECKING:
     from zot.tools.checkpoints import Restorer
@@ -81,7 +81,7 @@ def make_plan(
         if seq <= at:
             then.apply(change)
         match change:
-            case Configured(cwd=directory):
+            case SettingsChanged(cwd=directory):
                 root = resolved(directory or cwd)
             case FileChanged(path=path) if seq > at:
                 key = os.path.join(root, path)

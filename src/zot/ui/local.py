@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from zot.config import auth_file
-from zot.config.config import DEFAULT_AGENT, Config, Overrides, extension_places, journal_path, zot_home
+from zot.config.config import DEFAULT_AGENT, Config, ConfigOverrides, extension_places, journal_path, zot_home
 from zot.config.credentials import checked
 from zot.config.skills import discover
 from zot.config.trust import TrustStore, coverage
@@ -43,7 +43,7 @@ from zot.text import printable
 from zot.ui.conversation import (
     AllowedCall,
     ModelInfo,
-    RewindResult,
+    Rewound,
     SessionInfo,
     SideReply,
     SkillInfo,
@@ -236,10 +236,10 @@ class LocalConversation:
     async def undo_compact(self) -> None:
         await self._edited(self._session.undo_compact)
 
-    async def rewind(self, messages: int, *, files: bool = True, preview: bool = False) -> RewindResult:
+    async def rewind(self, messages: int, *, files: bool = True, preview: bool = False) -> Rewound:
         self._check_here("wait until it ends")
         rewound = await self._session.rewind(RewindTarget(messages, None, files, preview))
-        return RewindResult(rewound.messages, [(file.path, file.change) for file in rewound.files], rewound.undo)
+        return Rewound(rewound.messages, [(file.path, file.change) for file in rewound.files], rewound.undo)
 
     async def clear(self) -> None:
         await self._edited(self._session.clear)
@@ -318,7 +318,7 @@ class LocalConversation:
     async def _reopen(self, **changes: Any) -> None:
         """Reopen the session with other settings, then close the old one, which stays if reopening fails."""
         config = msgspec.structs.replace(self._current_config(), **changes)
-        overrides = Overrides(frozenset({"provider", "model", "reasoning", "cwd", "lock", *changes}))
+        overrides = ConfigOverrides(frozenset({"provider", "model", "reasoning", "cwd", "lock", *changes}))
         past = self._past() if config.session is None else None
         session = await open_session(_request(config, overrides, past), self._resources)
         await self._stop_foreign_runs()
@@ -334,7 +334,7 @@ class LocalConversation:
         await former.close()
 
 
-def _request(config: Config, overrides: Overrides, past: TranscriptPast | None = None) -> OpenRequest:
+def _request(config: Config, overrides: ConfigOverrides, past: TranscriptPast | None = None) -> OpenRequest:
     """Return the request for a session that a person sits at."""
     return OpenRequest(config=config, overrides=overrides, reloadable=True, keeps_approvals=True, past=past)
 
@@ -346,9 +346,9 @@ def _info(model: Model) -> ModelInfo:
 class LocalHome:
     """A `Home` over the user's journal and files. Its conversations share resources, which end with `close`."""
 
-    def __init__(self, config: Config, overrides: Overrides | None = None, *, keep: bool = True) -> None:
+    def __init__(self, config: Config, overrides: ConfigOverrides | None = None, *, keep: bool = True) -> None:
         self._config = config
-        self._overrides = overrides or Overrides()
+        self._overrides = overrides or ConfigOverrides()
         self._keep = keep
         self._resources = SharedResources(own_process=True)
 

@@ -19,7 +19,7 @@ from zot.ui.conversation import (
     AllowedCall,
     Home,
     ModelInfo,
-    RewindResult,
+    Rewound,
     SessionInfo,
     SideReply,
     SkillInfo,
@@ -204,10 +204,10 @@ class ClientConversation:
         async with _user_errors():
             await self._session.undo_compact()
 
-    async def rewind(self, messages: int, *, files: bool = True, preview: bool = False) -> RewindResult:
+    async def rewind(self, messages: int, *, files: bool = True, preview: bool = False) -> Rewound:
         async with _user_errors():
             done = await self._session.rewind(messages=messages, files=files, preview=preview)
-        return RewindResult(done.message_count, [(file.path, file.change) for file in done.files], done.undo)
+        return Rewound(done.message_count, [(file.path, file.change) for file in done.files], done.undo)
 
     async def clear(self) -> None:
         async with _user_errors():

@@ -61,7 +61,7 @@ from zot.messages import (
 )
 from zot.text import visible
 from zot.wire.acp_greeting import ClientCapabilities
-from zot.wire.jsonrpc import INVALID_PARAMS, Request, RpcError
+from zot.wire.jsonrpc import INVALID_PARAMS, RpcError, RpcRequest
 
 #: Error codes of the protocol besides those of JSON-RPC.
 AUTH_REQUIRED: Final = -32000
@@ -105,7 +105,7 @@ class Text(_Content, tag="text", frozen=True):
     text: str
 
 
-class Image(_Content, tag="image", frozen=True, rename="camel"):
+class ImageContent(_Content, tag="image", frozen=True, rename="camel"):
     """An image in base64."""
 
     data: bytes
@@ -136,7 +136,7 @@ class EmbeddedResource(_Content, tag="resource", frozen=True):
     resource: _Resource
 
 
-ContentBlock: TypeAlias = Text | Image | Audio | ResourceLink | EmbeddedResource
+ContentBlock: TypeAlias = Text | ImageContent | Audio | ResourceLink | EmbeddedResource
 
 
 def prompt_of(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ImageBlock, ...]]:
@@ -147,7 +147,7 @@ def prompt_of(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ImageBlock, ..
         match block:
             case Text(text=text):
                 texts.append(text)
-            case Image(data=data, mime_type=mime_type):
+            case ImageContent(data=data, mime_type=mime_type):
                 images.append(ImageBlock(mime_type, data))
             case Audio():
                 raise RpcError(INVALID_PARAMS, "prompt: audio is not supported")
@@ -198,7 +198,7 @@ class _Pair(msgspec.Struct, frozen=True):
     value: str
 
 
-class McpServer(msgspec.Struct, frozen=True):
+class EditorMcpServer(msgspec.Struct, frozen=True):
     """An MCP server of the client: a program to start, or with ``type`` "http" or "sse" an address."""
 
     name: str
@@ -214,10 +214,10 @@ class NewSession(msgspec.Struct, frozen=True, rename="camel"):
     """Parameters of `session/new`."""
 
     cwd: str
-    mcp_servers: tuple[McpServer, ...] | None = None
+    mcp_servers: tuple[EditorMcpServer, ...] | None = None
 
 
-class OfSession(msgspec.Struct, frozen=True, rename="camel"):
+class SessionParams(msgspec.Struct, frozen=True, rename="camel"):
     """Parameters of methods that only name a session."""
 
     session_id: str
@@ -228,7 +228,7 @@ class OpenSession(msgspec.Struct, frozen=True, rename="camel"):
 
     session_id: str
     cwd: str
-    mcp_servers: tuple[McpServer, ...] | None = None
+    mcp_servers: tuple[EditorMcpServer, ...] | None = None
 
 
 class ListSessions(msgspec.Struct, frozen=True):
@@ -246,7 +246,7 @@ class _Meta(msgspec.Struct, frozen=True):
     zot: _ZotMeta | None = None
 
 
-class Prompt(msgspec.Struct, frozen=True, rename={"session_id": "sessionId", "meta": "_meta"}):
+class PromptParams(msgspec.Struct, frozen=True, rename={"session_id": "sessionId", "meta": "_meta"}):
     """Parameters of `session/prompt`. With `_meta.zot.steer` it joins the running prompt before its next model call."""
 
     session_id: str
@@ -288,11 +288,11 @@ METHODS: Final[dict[str, Any]] = {
     "session/load": OpenSession,
     "session/resume": OpenSession,
     "session/fork": OpenSession,
-    "session/close": OfSession,
-    "session/delete": OfSession,
+    "session/close": SessionParams,
+    "session/delete": SessionParams,
     "session/list": ListSessions,
-    "session/prompt": Prompt,
-    "session/cancel": OfSession,
+    "session/prompt": PromptParams,
+    "session/cancel": SessionParams,
     "session/set_mode": SetMode,
     "session/set_config_option": SetConfigOption,
     "$/cancel_request": CancelRequest,
@@ -300,7 +300,7 @@ METHODS: Final[dict[str, Any]] = {
 _decoders: dict[str, msgspec.json.Decoder[Any]] = {}
 
 
-def params_of(request: Request) -> Any:
+def params_of(request: RpcRequest) -> Any:
     """Return the decoded parameters of a method of `METHODS`. Raise RpcError."""
     if request.method not in _decoders:
         _decoders[request.method] = decoder(METHODS[request.method])

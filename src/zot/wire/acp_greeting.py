@@ -11,7 +11,7 @@ import msgspec
 
 from zot.encoding import UNREADABLE, explain
 from zot.version import __version__
-from zot.wire.jsonrpc import INVALID_PARAMS, Request, RpcError, encode_error, encode_result
+from zot.wire.jsonrpc import INVALID_PARAMS, RpcError, RpcRequest, encode_error, encode_result
 
 PROTOCOL_VERSION: Final = 1
 
@@ -100,7 +100,7 @@ class AcpGreeting:
         self.initialized = False
         self.client = ClientCapabilities()
 
-    def answer(self, request: Request) -> bytes:
+    def answer(self, request: RpcRequest) -> bytes:
         """Return the response to `initialize`, "" for a notification. The version is always 1: the only one spoken.
 
         A client that cannot speak version 1 disconnects, as the protocol demands. Capabilities that cannot be decoded,

@@ -22,8 +22,8 @@ from zot.wire.jsonrpc import (
     NULL,
     STOPPING,
     Reply,
-    Request,
     RpcError,
+    RpcRequest,
     decode,
     encode_request,
     frame_too_large,
@@ -434,11 +434,11 @@ class DaemonPeer:
                     self._refuse_longer(refusal)
                 else:
                     self._answer(int(bytes(number)) if bytes(number).isdigit() else 0, refusal or result)
-            case Request(method="session/update", params=params):
+            case RpcRequest(method="session/update", params=params):
                 self._on_update(params)
-            case Request(method=method) if method == TELLS_STOPPING:
+            case RpcRequest(method=method) if method == TELLS_STOPPING:
                 self._on_stopping()
-            case Request(method=method) if method == TELLS_RESUMED:
+            case RpcRequest(method=method) if method == TELLS_RESUMED:
                 self._on_resumed()
             case _:
                 pass  # Other notifications are not for us.

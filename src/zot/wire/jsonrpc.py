@@ -32,7 +32,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 _TOO_LARGE: Final = "frame_too_large"
 
 
-class Request(msgspec.Struct, frozen=True):
+class RpcRequest(msgspec.Struct, frozen=True):
     """A call from the peer. ``id`` is kept verbatim; None marks a notification, which gets no reply.
 
     ``params`` is an object or an array; ``{}`` if absent.
@@ -97,7 +97,7 @@ def refused_above(problem: RpcError) -> int | None:
             return None
 
 
-Incoming: TypeAlias = Request | Reply | Bad
+Incoming: TypeAlias = RpcRequest | Reply | Bad
 
 
 class _Envelope(msgspec.Struct, frozen=True):
@@ -153,13 +153,13 @@ def encode_request(method: str, params: Any, id: int | str) -> bytes:  # noqa: A
     return b'{"jsonrpc":"2.0","method":%b,"params":%b,"id":%b}\n' % (encode(method), encode(params), encode(id))
 
 
-def _request(envelope: _Envelope) -> Request | Bad:
+def _request(envelope: _Envelope) -> RpcRequest | Bad:
     frame_id = _readable_id(envelope.id)
     wrong = _wrong_with(envelope, frame_id)
     if wrong:
         return Bad(frame_id or NULL, INVALID_REQUEST, f"Invalid request: {wrong}")
     params = NO_PARAMS if not envelope.params or envelope.params == NULL else envelope.params
-    return Request(_texts.decode(envelope.method), params, frame_id)
+    return RpcRequest(_texts.decode(envelope.method), params, frame_id)
 
 
 def _wrong_with(envelope: _Envelope, frame_id: msgspec.Raw | None) -> str:

@@ -21,7 +21,7 @@ from zot.questions import Question, QuestionReply
 from zot.text import printable, printable_line
 from zot.version import __version__
 from zot.wire import jsonrpc
-from zot.wire.jsonrpc import METHOD_NOT_FOUND, Bad, Reply, Request, RpcError
+from zot.wire.jsonrpc import METHOD_NOT_FOUND, Bad, Reply, RpcError, RpcRequest
 from zot.wire.lines import has_more_values
 
 T = TypeVar("T")
@@ -305,7 +305,7 @@ class InputRequired(msgspec.Struct, frozen=True):
     asked: Mapping[str, Elicitation]
 
 
-class Noted(msgspec.Struct, frozen=True):
+class LogNote(msgspec.Struct, frozen=True):
     """A fact for the log: a refused request, or a message that the protocol does not allow."""
 
     text: str
@@ -318,7 +318,7 @@ class ClientBroken(msgspec.Struct, frozen=True):
 
 
 ClientEvent: TypeAlias = (
-    ServerReady | CallAnswered | CallProgress | ListChanged | ToSend | Elicited | InputRequired | Noted | ClientBroken
+    ServerReady | CallAnswered | CallProgress | ListChanged | ToSend | Elicited | InputRequired | LogNote | ClientBroken
 )
 
 
@@ -439,14 +439,14 @@ class McpClient:
         match message:
             case Reply():
                 events = self._reply(message)
-            case Request(id=None):
+            case RpcRequest(id=None):
                 events = self._notification(message)
-            case Request():
+            case RpcRequest():
                 events = self._asked(message)
             case Bad(message=problem):
-                events = [Noted(f"sent no message: {_short(problem)}")]
+                events = [LogNote(f"sent no message: {_short(problem)}")]
             case None:
-                events = [Noted("sent a malformed reply")]
+                events = [LogNote("sent a malformed reply")]
         if any(isinstance(one, CallAnswered | ServerReady) for one in events):
             self._unasked = 0
             return events
@@ -503,7 +503,7 @@ class McpClient:
     def _reply(self, reply: Reply) -> list[ClientEvent]:
         wire_id = _ids.decode(reply.id)
         if not isinstance(wire_id, int):
-            return [Noted("answered a request that zot did not send")]
+            return [LogNote("answered a request that zot did not send")]
         if self.state in (ClientState.DISCOVERING, ClientState.INITIALIZING):
             if wire_id == self._discovery:
                 return self._described(reply)
@@ -511,10 +511,10 @@ class McpClient:
                 return self._greeted(reply)
         if wire_id == self._subscription and wire_id:
             self._subscription = 0
-            return [Noted("ended the subscription to changes of its lists")]
+            return [LogNote("ended the subscription to changes of its lists")]
         opened = self._open.pop(wire_id, None)
         if opened is None:
-            return [Noted("answered a request that is not open")]
+            return [LogNote("answered a request that is not open")]
         if reply.error is not None:
             return [CallAnswered(opened.id, jsonrpc.NULL, _short(reply.error.message) or f"error {reply.error.code}")]
         assert reply.result is not None
@@ -534,7 +534,7 @@ class McpClient:
         opened.rounds += 1
         if unanswerable is not None or opened.rounds > MAX_ROUNDS:
             reason = f"asked {MAX_ROUNDS} times for input" if unanswerable is None else _refusal(unanswerable)
-            return [CallAnswered(opened.id, jsonrpc.NULL, reason), Noted(reason)]
+            return [CallAnswered(opened.id, jsonrpc.NULL, reason), LogNote(reason)]
         try:
             asked = {
                 key: _decoded(_elicitations, one.params, "the question")
@@ -562,7 +562,7 @@ class McpClient:
                     self.capabilities = found.capabilities
                     return [ServerReady(STATELESS)]
             except UNREADABLE as problem:
-                events.append(Noted(f"its answer to server/discover is invalid: {explain(problem)}"))
+                events.append(LogNote(f"its answer to server/discover is invalid: {explain(problem)}"))
         if self.state is ClientState.DISCOVERING:
             events.append(ToSend(self._initialize()))
         return events
@@ -584,13 +584,13 @@ class McpClient:
         ready = Outgoing(jsonrpc.encode_notification("notifications/initialized", {}), headers=self._headers())
         return [ToSend(ready), ServerReady(version)]
 
-    def _notification(self, message: Request) -> list[ClientEvent]:
+    def _notification(self, message: RpcRequest) -> list[ClientEvent]:
         match message.method:
             case "notifications/progress":
                 try:
                     progress = _progress.decode(message.params)
                 except UNREADABLE:
-                    return [Noted("sent invalid progress")]
+                    return [LogNote("sent invalid progress")]
                 known = any(opened.id == progress.progress_token for opened in self._open.values())
                 if not known or not isinstance(progress.progress_token, int):
                     return []
@@ -604,7 +604,7 @@ class McpClient:
             case _:
                 return []
 
-    def _asked(self, request: Request) -> list[ClientEvent]:
+    def _asked(self, request: RpcRequest) -> list[ClientEvent]:
         assert request.id is not None
         match request.method:
             case "ping":
@@ -619,7 +619,7 @@ class McpClient:
             case _:
                 error = RpcError(METHOD_NOT_FOUND, _refusal(request.method))
         refused = Outgoing(jsonrpc.encode_error(request.id, error), headers=self._headers())
-        return [ToSend(refused), Noted(f"asked for {_short(request.method)}, which zot refuses")]
+        return [ToSend(refused), LogNote(f"asked for {_short(request.method)}, which zot refuses")]
 
     def _answered(self, request: msgspec.Raw, result: Any) -> ToSend:
         return ToSend(Outgoing(jsonrpc.encode_result(request, result), headers=self._headers()))

@@ -19,8 +19,8 @@ from zot.wire.jsonrpc import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     PARSE_ERROR,
-    Request,
     RpcError,
+    RpcRequest,
     encode_error,
     encode_result,
 )
@@ -160,7 +160,7 @@ _initializes: msgspec.json.Decoder[_Initialize] = msgspec.json.Decoder(_Initiali
 _objects: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 
 
-def read_params(decoder: msgspec.json.Decoder[T], request: Request) -> T:
+def read_params(decoder: msgspec.json.Decoder[T], request: RpcRequest) -> T:
     """Decode the parameters of a request. Raise RpcError."""
     try:
         return decoder.decode(request.params)
@@ -168,13 +168,13 @@ def read_params(decoder: msgspec.json.Decoder[T], request: Request) -> T:
         raise RpcError(INVALID_PARAMS, f"{request.method}: {explain(problem)}") from None
 
 
-def progress_token(request: Request) -> str | int | None:
+def progress_token(request: RpcRequest) -> str | int | None:
     """Return the token with which the client wants to hear of progress. Raise RpcError."""
     meta = read_params(_metas, request).meta
     return None if meta is None else meta.progress_token
 
 
-def is_stateless_request(request: Request) -> bool:
+def is_stateless_request(request: RpcRequest) -> bool:
     """True if a request says its revision itself, or can only come from a stateless client."""
     try:
         meta = _metas.decode(request.params).meta
@@ -183,7 +183,7 @@ def is_stateless_request(request: Request) -> bool:
     return request.method == "server/discover" or (meta is not None and meta.version is not None)
 
 
-def stateless_client(request: Request, headers: Mapping[str, Sequence[str]] | None = None) -> ServedClient:
+def stateless_client(request: RpcRequest, headers: Mapping[str, Sequence[str]] | None = None) -> ServedClient:
     """Return the client that a stateless request describes. Raise RpcError.
 
     ``headers`` are those of an HTTP request, by name in small letters; they must agree with the body.
@@ -207,7 +207,7 @@ class McpGreeting:
         #: The client of `initialize`; None before.
         self.client: ServedClient | None = None
 
-    def answer(self, request: Request) -> bytes | None:
+    def answer(self, request: RpcRequest) -> bytes | None:
         """Return the response to a greeting, b"" for a notification; None for any other request."""
         try:
             match request.method:
@@ -224,7 +224,7 @@ class McpGreeting:
             return b"" if request.id is None else encode_error(request.id, problem)
         return b"" if request.id is None else encode_result(request.id, result)
 
-    def initialize(self, request: Request) -> dict[str, Any]:
+    def initialize(self, request: RpcRequest) -> dict[str, Any]:
         """Return the result of `initialize`, and keep what the client says about itself. Raise RpcError."""
         given = read_params(_initializes, request)
         revision = given.protocol_version if given.protocol_version in HANDSHAKES else WITH_HANDSHAKE
@@ -269,7 +269,7 @@ def http_status(code: int) -> int:
     return _STATUS.get(code, 200)
 
 
-def _check_headers(request: Request, headers: Mapping[str, Sequence[str]], version: str) -> None:
+def _check_headers(request: RpcRequest, headers: Mapping[str, Sequence[str]], version: str) -> None:
     _check_header(headers, "mcp-protocol-version", version)
     _check_header(headers, "mcp-method", request.method)
     if isinstance(named := _objects.decode(request.params).get(_NAMED_BY.get(request.method, "")), str):

@@ -12,7 +12,7 @@ import pytest
 
 from daemon_process import eventually
 from daemons import PATIENCE_S, Caller, Running, running
-from zot.config.config import Config, Overrides
+from zot.config.config import Config, ConfigOverrides
 from zot.errors import StoreFailed
 from zot.journal.journal import Journal
 from zot.runtime.open import OpenRequest, open_session
@@ -31,7 +31,7 @@ async def say_elsewhere(home: Path, session_id: str, prompt: str) -> None:
     """Run a prompt as another process would: with a session of its own in the same journal."""
     config = Config(provider="lab", session=session_id, journal=str(home / "journal.db"), cwd=str(home))
     session = await open_session(
-        OpenRequest(config=config, overrides=Overrides(frozenset({"provider"}))), SharedResources()
+        OpenRequest(config=config, overrides=ConfigOverrides(frozenset({"provider"}))), SharedResources()
     )
     session.prompt(prompt)
     await session.worker.finish()
@@ -68,7 +68,7 @@ async def test_a_session_run_by_another_process_is_running_in_every_answer(
         await daemon.daemon.sessions.pool.let_go("s")
     config = Config(provider="lab", session="s", journal=str(tmp_path / "journal.db"), cwd=str(tmp_path))
     other = await open_session(
-        OpenRequest(config=config, overrides=Overrides(frozenset({"provider"}))), SharedResources()
+        OpenRequest(config=config, overrides=ConfigOverrides(frozenset({"provider"}))), SharedResources()
     )
     assert await states(caller) == ["idle"] * 3
     other.prompt("!stall-mid")

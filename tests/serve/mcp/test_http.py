@@ -250,6 +250,26 @@ async def test_a_task_that_asks_is_answered_by_an_update(tmp_path: Path) -> None
         assert (tmp_path / "made").exists()
 
 
+async def test_a_session_of_another_agent_is_continued_without_naming_it(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[agents.coder]\nprovider = "lab"\n')
+    async with faced(tmp_path) as face:
+        caller = WebCaller(face)
+        await caller.tool("zot", {"prompt": "!echo one", "session": "s", "agent": "coder"})
+        assert structured(await caller.tool("zot", {"prompt": "!echo two", "session": "s"}))["text"] == "two"
+        other = await caller.tool("zot", {"prompt": "!echo x", "session": "s", "agent": "default"})
+        assert "belongs to the agent" in other["structuredContent"]["text"]
+
+
+async def test_a_subscription_is_acknowledged_and_ends_with_the_daemon(tmp_path: Path) -> None:
+    async with faced(tmp_path) as face:
+        caller = WebCaller(face)
+        listening = asyncio.ensure_future(caller.post("subscriptions/listen", notifications={"toolsListChanged": True}))
+        await asyncio.wait({listening}, timeout=0.2)
+    answer = frames(await listening)[0]
+    assert answer["method"] == "notifications/subscriptions/acknowledged"
+    assert answer["params"]["notifications"] == {}
+
+
 # Attacks.
 
 

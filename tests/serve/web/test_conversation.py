@@ -17,7 +17,7 @@ from websockets.protocol import Event
 
 from daemons import running
 from zot.client.client import Client
-from zot.config.config import Config, Overrides
+from zot.config.config import Config, ConfigOverrides
 from zot.errors import ConnectionLost
 from zot.events import Done, TextDelta
 from zot.runtime.open import OpenRequest, open_session
@@ -284,7 +284,7 @@ async def test_a_subscriber_of_an_embedded_daemon_gets_the_updates_of_other_proc
         session_id = await client.begin("s")
         config = Config(provider="lab", session=session_id, journal=str(tmp_path / "data" / "journal.db"))
         other = await open_session(
-            OpenRequest(config=config, overrides=Overrides(frozenset({"provider"}))), SharedResources()
+            OpenRequest(config=config, overrides=ConfigOverrides(frozenset({"provider"}))), SharedResources()
         )
         other.prompt("!echo there")
         await other.worker.finish()

@@ -15,11 +15,11 @@ from textual import _wait
 from textual.pilot import Pilot
 
 import zot.ui.terminal.question_views
-from zot.config.config import Config, Overrides
+from zot.config.config import Config, ConfigOverrides
 from zot.ui.conversation import Conversation, Home
 from zot.ui.local import LocalHome
 from zot.ui.terminal.app import ZotApp
-from zot.ui.terminal.question_views import Question
+from zot.ui.terminal.question_views import QuestionView
 from zot.ui.terminal.styles import Look
 
 PATIENCE_S = 60.0
@@ -66,7 +66,7 @@ class Stage:
 
     async def decides(self, question: str, key: str) -> None:
         """Answer a question with a key, once it takes any."""
-        await self.until(lambda: question in self.screen and isinstance(self.app.focused, Question), question)
+        await self.until(lambda: question in self.screen and isinstance(self.app.focused, QuestionView), question)
         await self.pilot.press(key)
 
     async def idle(self) -> None:
@@ -110,7 +110,7 @@ async def stage(
     env = {"PATH": os.environ["PATH"], "HOME": str(directory), "ZOT_HOME": str(home_directory)}
     env |= {name: value for name, value in os.environ.items() if name.startswith("ZOT_TEST")}
     config = Config(**{"provider": "lab", "cwd": str(directory), "env": env, **settings})
-    home = LocalHome(config, Overrides(frozenset(settings)), keep=keep)
+    home = LocalHome(config, ConfigOverrides(frozenset(settings)), keep=keep)
     app = ZotApp(First(home, session, may_open), look=look, clock=clock)
     # Who tries how long a question takes no keys brings a clock; nobody else has to wait for that.
     hurried: dict[str, Any] = {"IGNORE_KEYS_S": 0.1, "_PAUSE_S": 0.1} if clock is time.monotonic else {}

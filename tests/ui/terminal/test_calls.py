@@ -9,7 +9,7 @@ import pytest
 
 from ui.terminal.stage import stage
 from zot.ui.terminal.entries import CallEntry, ThoughtEntry
-from zot.ui.terminal.question_views import Question
+from zot.ui.terminal.question_views import QuestionView
 from zot.ui.terminal.slash import Option
 from zot.ui.terminal.styles import Look
 
@@ -256,7 +256,7 @@ async def test_a_question_fits_a_small_screen_and_counts_the_hidden_lines(tmp_pa
         assert shown == ["line 1"]
         assert rows[-6].startswith("6 more lines; PageDown scrolls")
         assert [row[:2] for row in rows[-5:-2]] == ["y ", "a ", "n "]
-        await person.until(lambda: isinstance(person.app.focused, Question), "that it takes keys")
+        await person.until(lambda: isinstance(person.app.focused, QuestionView), "that it takes keys")
         for number in range(2, 8):
             await person.pilot.press("pagedown")
             await person.sees(f"line {number}")
@@ -272,7 +272,7 @@ async def test_a_tiny_screen_shows_the_choices(tmp_path: Path) -> None:
         rows = [row.strip() for row in person.screen.split("\n")]
         assert rows[1:3] == ["bash wants to run;", "echo 1"]
         await person.until(lambda: "waiting" in person.screen.split("\n")[4], "the status")
-        await person.until(lambda: isinstance(person.app.focused, Question), "that it takes keys")
+        await person.until(lambda: isinstance(person.app.focused, QuestionView), "that it takes keys")
         await person.pilot.press("pagedown", "pagedown", "pagedown")
         await person.sees("touch it-ran")
         await person.decides("bash wants to run;", "y")

@@ -13,7 +13,7 @@ from extensions.test_manager import interceptor
 from ui.terminal.stage import Stage, stage
 from zot.events import PanelClosed, PanelOpened
 from zot.ui.terminal.panel_views import PanelView
-from zot.ui.terminal.question_views import Question
+from zot.ui.terminal.question_views import QuestionView
 
 #: Answers each command with the action that it is named after, and writes down its keys.
 PLAYER = """
@@ -469,7 +469,7 @@ async def test_a_question_has_room_although_panels_are_open(tmp_path: Path, size
         await person.app.terminal.submit(
             "!bash touch it-ran; echo " + " ".join(f"word{number}" for number in range(20))
         )
-        await person.until(lambda: isinstance(person.app.focused, Question), "the question has the keys")
+        await person.until(lambda: isinstance(person.app.focused, QuestionView), "the question has the keys")
         texts = ("bash wants to run; may it?", "touch it-ran", "y  allow it", "a  allow it", "n  do not", "y, a or n")
         await person.until(lambda: all(text in person.screen for text in (*texts, "waiting for you")), "all of it")
         await person.pilot.press("pagedown", "pagedown", "pagedown", "pagedown", "pagedown", "pagedown")
@@ -494,7 +494,7 @@ async def test_panels_and_questions_fit_a_screen_that_becomes_lower_or_higher(tm
         await person.app.panels.apply(PanelClosed("player", "p"))
         lines = "\n".join(f"echo {number}" for number in range(1, 15))
         await person.app.terminal.submit(f"!bash {lines}")
-        await person.until(lambda: isinstance(person.app.focused, Question), "the question has the keys")
+        await person.until(lambda: isinstance(person.app.focused, QuestionView), "the question has the keys")
         await person.pilot.resize_terminal(80, 10)
         texts = ("bash wants to run; may it?", "echo 1", "more lines", "y  allow it", "n  do not", "waiting for you")
         await person.until(lambda: all(text in person.screen for text in texts), "all of it on a low screen")

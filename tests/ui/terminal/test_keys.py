@@ -11,7 +11,7 @@ from textual.events import Paste
 from auth_server import guarding
 from ui.terminal.stage import Stage, stage
 from zot.ui.terminal.entries import CallEntry
-from zot.ui.terminal.question_views import Question
+from zot.ui.terminal.question_views import QuestionView
 
 
 async def _talked(person: Stage, so_many: int) -> None:
@@ -114,10 +114,10 @@ async def test_a_paste_decides_nothing_and_is_in_the_editor_after_the_question(t
     async with stage(tmp_path, policy=("write=ask",)) as person:
         await person.sees("ready")
         await person.says('!script call write {"path": "a.txt", "content": "a"} ;; --- ;; say "it is over"')
-        await person.until(lambda: isinstance(person.app.focused, Question), "a question")
+        await person.until(lambda: isinstance(person.app.focused, QuestionView), "a question")
         person.app.post_message(Paste("y"))
         await person.sees("the pasted text is in the editor")
-        assert isinstance(person.app.focused, Question)
+        assert isinstance(person.app.focused, QuestionView)
         await person.pilot.press("n")
         await person.sees("   it is over")
         await person.idle()
@@ -169,7 +169,7 @@ async def test_a_key_that_writes_nothing_leaves_a_choice_unchanged(tmp_path: Pat
     async with stage(tmp_path) as person:
         await person.sees("ready")
         await person.says("/login")
-        await person.until(lambda: isinstance(person.app.focused, Question), "a question")
+        await person.until(lambda: isinstance(person.app.focused, QuestionView), "a question")
         await person.pilot.press("down", "down")
         marked = _marked(person)
         await person.pilot.press("left", "home", "f5")
@@ -177,4 +177,4 @@ async def test_a_key_that_writes_nothing_leaves_a_choice_unchanged(tmp_path: Pat
 
 
 def _marked(person: Stage) -> int:
-    return person.app.screen.query_one(Question)._at
+    return person.app.screen.query_one(QuestionView)._at

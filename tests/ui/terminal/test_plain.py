@@ -17,7 +17,7 @@ import pytest
 from extensions.stage import Extension
 from ui.terminal.stage import stage
 from ui.terminal.test_extensions import PLAYER
-from zot.config.config import Config, Overrides
+from zot.config.config import Config, ConfigOverrides
 from zot.ui.conversation import Conversation, Home
 from zot.ui.local import LocalHome
 from zot.ui.terminal.plain import PlainTerminal
@@ -95,7 +95,7 @@ async def lines(directory: Path, *, tty: bool = False, **settings: Any) -> Async
     env = {"PATH": os.environ["PATH"], "HOME": str(directory), "ZOT_HOME": str(directory / "home")}
     env |= {name: value for name, value in os.environ.items() if name.startswith("ZOT_TEST")}
     given = {"provider": "lab", "cwd": str(directory), **settings}
-    home = LocalHome(Config(**given, env=env), Overrides(frozenset(given)))
+    home = LocalHome(Config(**given, env=env), ConfigOverrides(frozenset(given)))
 
     incoming, typed = reversed(os.openpty()) if tty else os.pipe()
     written = io.StringIO()

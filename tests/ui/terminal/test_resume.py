@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ui.terminal.stage import stage
 from zot.messages import text_of
-from zot.ui.terminal.question_views import Question
+from zot.ui.terminal.question_views import QuestionView
 
 
 async def test_a_question_waits_for_the_next_terminal_that_opens_the_session(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ async def test_a_question_takes_the_keys_without_failing_while_its_screen_closes
         await person.sees("ready")
         await person.says("!bash echo decided >> log")
         await person.sees("bash wants to run; may it?")
-        question = person.app.screen.query_one(Question)
+        question = person.app.screen.query_one(QuestionView)
         await question.query_children("*").remove()  # A closing screen removes the inner widgets first.
         question.listen()
 

@@ -13,7 +13,7 @@ import msgspec
 from zot.errors import LeaseLost, NoSuchSession, SessionBusy, StoreFailed
 from zot.journal.answers import SessionAnswers, disown
 from zot.journal.connection import Connection
-from zot.journal.lease import Owner, Place, current_owner
+from zot.journal.lease import Owner, WaitingPlace, current_owner
 from zot.journal.postgres.leases import taken_over
 from zot.journal.queries import SessionRecord, find, newest_row_and_run, rows_after, used_at
 from zot.journal.session_store import ALL, PATIENCE_S, SessionStore, busy
@@ -167,7 +167,7 @@ class PostgresRecord(SessionStore):
 
         return await self.journal.reading(look)
 
-    def line_up(self, came: float) -> Place:
+    def line_up(self, came: float) -> WaitingPlace:
         """Return a place that is always first: machines have no common line."""
         del came
         return _Front()

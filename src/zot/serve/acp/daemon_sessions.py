@@ -15,7 +15,7 @@ from zot.errors import AgentError, ConnectionLost, NoSuchSession, RunCancelled, 
 from zot.events import AgentEvent, Reconfigured, UserMessage
 from zot.messages import ImageBlock, PastMessage
 from zot.panels import CommandAnswer, CommandInfo
-from zot.serve.acp.session import Options, PromptReply, SessionBackend, SessionListing, Sessions
+from zot.serve.acp.session import EditorSessions, Options, PromptReply, SessionBackend, SessionListing
 from zot.session.history import Batch
 from zot.wire import acp
 from zot.wire.daemon_client import UpdateListener
@@ -206,7 +206,7 @@ async def _end_of(turn: ClientTurn) -> None:
         raise RunCancelled("the prompt was dropped before it began")
 
 
-class DaemonSessions(Sessions):
+class EditorDaemonSessions(EditorSessions):
     """The sessions of the daemon that ``connect`` reaches, with the agent named ``agent``."""
 
     def __init__(self, connect: Callable[[], Client], agent: str) -> None:
@@ -268,7 +268,7 @@ class DaemonSessions(Sessions):
             await self._client.close()
 
     async def _made(
-        self, client: Client, session: ClientSession, servers: Sequence[acp.McpServer] | None
+        self, client: Client, session: ClientSession, servers: Sequence[acp.EditorMcpServer] | None
     ) -> DaemonSession:
         if servers:
             log.warning(

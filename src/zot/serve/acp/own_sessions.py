@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from zot.config.config import Config, Overrides, journal_path
+from zot.config.config import Config, ConfigOverrides, journal_path
 from zot.config.flags import McpServer
 from zot.errors import AgentError, NoSuchSession
 from zot.journal.opening import open_journal
@@ -23,7 +23,15 @@ from zot.runtime.modes import SessionModes
 from zot.runtime.open import HOSTED, OpenRequest, open_session
 from zot.runtime.pool import Channel, NewSessionSettings, SessionPool
 from zot.runtime.shared import SharedResources
-from zot.serve.acp.session import MAX_OLD_BYTES, Choice, Options, PromptReply, SessionBackend, SessionListing, Sessions
+from zot.serve.acp.session import (
+    MAX_OLD_BYTES,
+    EditorSessions,
+    Options,
+    OptionValue,
+    PromptReply,
+    SessionBackend,
+    SessionListing,
+)
 from zot.session.history import Batch
 from zot.session.session import Session, new_session_id
 from zot.store import FileChanged
@@ -35,7 +43,7 @@ _MAX_SESSIONS: Final = 64
 _NAME_CHARACTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-"
 
 
-class Place(msgspec.Struct, frozen=True):
+class SessionSetup(msgspec.Struct, frozen=True):
     """The directory and the MCP servers that the client opened a session with."""
 
     cwd: str
@@ -48,7 +56,7 @@ class OwnSession(SessionBackend, Channel):
     def __init__(self, session_id: str, owner: OwnSessions) -> None:
         self._id = session_id
         self._owner = owner
-        self.place = Place("/")
+        self.place = SessionSetup("/")
         self.session: Session | None = None
         self._modes: SessionModes | None = None
         self._mode = owner.mode
@@ -163,7 +171,7 @@ class OwnSession(SessionBackend, Channel):
         agent, modes = self._loaded.agent, self._modes
         assert modes is not None
         models = {model.id: model.name or model.id for model in (*agent.catalogue.models, agent.model)}
-        known = [Choice(one.id, one.name, one.description) for one in modes.known]
+        known = [OptionValue(one.id, one.name, one.description) for one in modes.known]
         return Options(
             agent.model.id, models, agent.reasoning if agent.model.reasoning else "", modes.current.id, known
         )
@@ -215,14 +223,14 @@ class OwnSession(SessionBackend, Channel):
             return None
 
 
-class OwnSessions(Sessions):
+class OwnSessions(EditorSessions):
     """The sessions of this process, by id. ``config`` and ``overrides`` are those of the command line.
 
     ``mode`` is the first mode of each session, None for the configured one.
     """
 
     def __init__(
-        self, config: Config, overrides: Overrides, resources: SharedResources, *, mode: str | None = None
+        self, config: Config, overrides: ConfigOverrides, resources: SharedResources, *, mode: str | None = None
     ) -> None:
         self.mode = mode
         self._config = config
@@ -260,7 +268,7 @@ class OwnSessions(Sessions):
         await self.load(session_id, place)
         return backend
 
-    async def load(self, session_id: str, place: Place) -> None:
+    async def load(self, session_id: str, place: SessionSetup) -> None:
         """Load a session unless it is loaded. Raise AgentError."""
         backend = await self._channel(session_id)
         if backend.session is None:
@@ -366,7 +374,7 @@ def _is_same_place(one: str, other: str) -> bool:
     return os.path.realpath(one) == os.path.realpath(other)
 
 
-def _place(cwd: str, servers: Sequence[acp.McpServer] | None) -> Place:
+def _place(cwd: str, servers: Sequence[acp.EditorMcpServer] | None) -> SessionSetup:
     """Return where a session is opened. Raise RpcError for servers that zot cannot use."""
     found: dict[str, McpServer] = {}
     for one in servers or ():
@@ -380,7 +388,7 @@ def _place(cwd: str, servers: Sequence[acp.McpServer] | None) -> Place:
         env = {pair.name: pair.value for pair in one.env}
         name = _free_name(one.name, found)
         found[name] = McpServer(command=one.command, args=one.args, env=env)
-    return Place(cwd, tuple(found.items()))
+    return SessionSetup(cwd, tuple(found.items()))
 
 
 def _free_name(name: str, taken: dict[str, Any]) -> str:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import msgspec
 
-from zot.config.config import Config, Overrides, zot_home
+from zot.config.config import Config, ConfigOverrides, zot_home
 from zot.encoding import UNREADABLE
 from zot.errors import NoSuchSession, explained
 from zot.runtime.shared import SharedResources
 from zot.serve.acp.own_sessions import OwnSessions
-from zot.serve.acp.session import AcpSession, PromptReply, SessionBackend, Sessions, encode_failure
+from zot.serve.acp.session import AcpSession, EditorSessions, PromptReply, SessionBackend, encode_failure
 from zot.serve.streams import StreamWriter, serve_lines
 from zot.session.session import Session
 from zot.wire import acp
@@ -28,8 +28,8 @@ from zot.wire.jsonrpc import (
     NULL,
     Bad,
     Reply,
-    Request,
     RpcError,
+    RpcRequest,
     decode,
     encode_error,
     encode_notification,
@@ -57,7 +57,7 @@ _CLOSE_S: Final = 1.0
 class AcpServer:
     """One client and its sessions. ``config`` is that of the command line."""
 
-    def __init__(self, config: Config, greeting: AcpGreeting, output: StreamWriter, backends: Sessions) -> None:
+    def __init__(self, config: Config, greeting: AcpGreeting, output: StreamWriter, backends: EditorSessions) -> None:
         self.greeting = greeting
         self.output = output
         self.input_ended = False
@@ -66,7 +66,7 @@ class AcpServer:
         #: Open sessions by id.
         self._sessions: dict[str, AcpSession] = {}
         #: Requests of sessions that are being loaded again, in order.
-        self._held: dict[str, list[tuple[Request, Any]]] = {}
+        self._held: dict[str, list[tuple[RpcRequest, Any]]] = {}
         #: Requests being answered, by their id.
         self._requests: dict[bytes, asyncio.Task[None]] = {}
         self._prompts: dict[bytes, PromptReply] = {}
@@ -147,7 +147,7 @@ class AcpServer:
                 self.output.write(encode_error(bad.id, bad))
             case Reply() as reply:
                 self._take_reply(reply)
-            case Request() as request:
+            case RpcRequest() as request:
                 self._take_request(request)
             case None:
                 pass  # A malformed reply matches none of our requests.
@@ -160,7 +160,7 @@ class AcpServer:
         if (take := self._replies.pop(number, None)) is not None:
             take(reply)
 
-    def _take_request(self, request: Request) -> None:
+    def _take_request(self, request: RpcRequest) -> None:
         if request.method == "initialize":
             self.output.write(self.greeting.answer(request))
             return
@@ -178,7 +178,7 @@ class AcpServer:
             # The outermost boundary: an unexpected error fails this request, not the connection.
             self._fail(request, problem)
 
-    def _of_session(self, request: Request, params: Any) -> None:
+    def _of_session(self, request: RpcRequest, params: Any) -> None:
         """Perform a request to an open session, after those before it: it may have to be loaded again first."""
         session = self._open_session(params.session_id)
         if (held := self._held.get(session.id)) is not None:
@@ -209,13 +209,13 @@ class AcpServer:
             except Exception as exc:
                 self._fail(request, exc)
 
-    def _perform(self, request: Request, params: Any) -> None:
+    def _perform(self, request: RpcRequest, params: Any) -> None:
         match params:
-            case acp.Prompt():
+            case acp.PromptParams():
                 self._prompt(request, params)
             case acp.CancelRequest(request_id=request_id):
                 self._cancel_request(bytes(request_id))
-            case acp.OfSession(session_id=session_id) if request.method == "session/cancel":
+            case acp.SessionParams(session_id=session_id) if request.method == "session/cancel":
                 self._open_session(session_id).cancel()
                 self._succeed(request, {})
             case acp.Authenticate(method_id=method_id):
@@ -232,14 +232,14 @@ class AcpServer:
                 self._later(request, self._open(request, params))
             case acp.ListSessions():
                 self._later(request, self._list(request, params))
-            case acp.OfSession(session_id=session_id) if request.method == "session/close":
+            case acp.SessionParams(session_id=session_id) if request.method == "session/close":
                 self._later(request, self._close(request, session_id))
-            case acp.OfSession(session_id=session_id):
+            case acp.SessionParams(session_id=session_id):
                 self._later(request, self._delete(request, session_id))
             case _:
                 assert_never(params)
 
-    def _prompt(self, request: Request, params: acp.Prompt) -> None:
+    def _prompt(self, request: RpcRequest, params: acp.PromptParams) -> None:
         session = self._open_session(params.session_id)
         key = bytes(request.id or b"")
         if request.id is not None and (key in self._prompts or key in self._requests):
@@ -273,7 +273,7 @@ class AcpServer:
 
     # Requests that are answered later.
 
-    def _later(self, request: Request, work: Coroutine[Any, Any, None]) -> None:
+    def _later(self, request: RpcRequest, work: Coroutine[Any, Any, None]) -> None:
         key = bytes(request.id or b"")
         if len(self._requests) >= _MAX_REQUESTS or key in self._requests or key in self._prompts:
             work.close()
@@ -282,7 +282,7 @@ class AcpServer:
         self._requests[key] = task
         task.add_done_callback(lambda _: self._requests.pop(key, None))
 
-    async def _answer(self, request: Request, work: Awaitable[None]) -> None:
+    async def _answer(self, request: RpcRequest, work: Awaitable[None]) -> None:
         try:
             await work
         except asyncio.CancelledError:
@@ -290,13 +290,13 @@ class AcpServer:
         except Exception as problem:
             self._fail(request, problem)
 
-    async def _new(self, request: Request, params: acp.NewSession) -> None:
+    async def _new(self, request: RpcRequest, params: acp.NewSession) -> None:
         _check_place(params.cwd)
         session = self._opened(*await self._backends.new(params))
         self._succeed(request, {"sessionId": session.id, **session.settings()})
         self._begin(session)
 
-    async def _open(self, request: Request, params: acp.OpenSession) -> None:
+    async def _open(self, request: RpcRequest, params: acp.OpenSession) -> None:
         """Answer `session/load`, `session/resume` and `session/fork`."""
         _check_place(params.cwd)
         forked: dict[str, str] = {}
@@ -323,7 +323,7 @@ class AcpServer:
         return self._sessions[session_id]
 
     async def _set_option(
-        self, request: Request, session: AcpSession, params: acp.SetMode | acp.SetConfigOption
+        self, request: RpcRequest, session: AcpSession, params: acp.SetMode | acp.SetConfigOption
     ) -> None:
         if isinstance(params, acp.SetConfigOption):
             self._succeed(request, {"configOptions": await session.set_option(params.config_id, params.value)})
@@ -332,7 +332,7 @@ class AcpServer:
             self._succeed(request, {})
             session.show_options()
 
-    async def _list(self, request: Request, params: acp.ListSessions) -> None:
+    async def _list(self, request: RpcRequest, params: acp.ListSessions) -> None:
         start = _page_start(params.cursor)
         found = await self._backends.listed(_normal(params.cwd))
         page: dict[str, Any] = {
@@ -345,7 +345,7 @@ class AcpServer:
             page["nextCursor"] = str(start + _PAGE)
         self._succeed(request, page)
 
-    async def _close(self, request: Request, session_id: str) -> None:
+    async def _close(self, request: RpcRequest, session_id: str) -> None:
         session = self._open_session(session_id)
         await self._surely(self._release(session))
         self._succeed(request, {})
@@ -357,7 +357,7 @@ class AcpServer:
         if self.has(session):
             del self._sessions[session.id]
 
-    async def _delete(self, request: Request, session_id: str) -> None:
+    async def _delete(self, request: RpcRequest, session_id: str) -> None:
         await self._surely(self._remove(session_id))
         self._succeed(request, {})
 
@@ -370,11 +370,11 @@ class AcpServer:
         """Await ``work``, which continues if the request is cancelled."""
         await asyncio.shield(self.spawn(work))
 
-    def _succeed(self, request: Request, result: dict[str, Any]) -> None:
+    def _succeed(self, request: RpcRequest, result: dict[str, Any]) -> None:
         if request.id is not None:
             self.output.write(encode_result(request.id, result))
 
-    def _fail(self, request: Request, problem: Exception) -> None:
+    def _fail(self, request: RpcRequest, problem: Exception) -> None:
         if request.id is not None:
             known = problem if isinstance(problem, RpcError) else explained(problem, log, request.method)
             self.output.write(encode_failure(request.id, known))
@@ -435,7 +435,7 @@ def serve_stdio(
     waiting: Sequence[bytes | TooLong],
     descriptors: tuple[int, int],
     *,
-    overrides: Overrides,
+    overrides: ConfigOverrides,
     mode: str | None,
     connect: Callable[[], Client] | None = None,
 ) -> int:
@@ -447,8 +447,8 @@ def serve_stdio(
     async def make(output: StreamWriter, resources: SharedResources) -> AcpServer:
         if connect is None:
             return AcpServer(config, greeting, output, OwnSessions(config, overrides, resources, mode=mode))
-        from zot.serve.acp.daemon_sessions import DaemonSessions  # Imported lazily: few editors use the daemon.
+        from zot.serve.acp.daemon_sessions import EditorDaemonSessions  # Imported lazily: few editors use the daemon.
 
-        return AcpServer(config, greeting, output, DaemonSessions(connect, config.agent))
+        return AcpServer(config, greeting, output, EditorDaemonSessions(connect, config.agent))
 
     return asyncio.run(serve_lines(make, lines, waiting, descriptors))

@@ -45,7 +45,7 @@ from zot.session.history import Batch, WritingSubscriber
 from zot.session.queue import CompactJob, JobObserver, PromptJob
 from zot.session.session import Session
 from zot.wire import acp
-from zot.wire.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Request, RpcError, encode_error, encode_result
+from zot.wire.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError, RpcRequest, encode_error, encode_result
 
 if TYPE_CHECKING:
     from zot.serve.acp.server import AcpServer
@@ -59,7 +59,7 @@ _REASONING: Final = ("off", "low", "medium", "high")
 _COMPACT: Final = CommandInfo("compact", "Replace the older part of the conversation by a summary.", "zot")
 
 
-class Choice(msgspec.Struct, frozen=True):
+class OptionValue(msgspec.Struct, frozen=True):
     """One value of an option."""
 
     id: str
@@ -77,7 +77,7 @@ class Options(msgspec.Struct, frozen=True):
     models: Mapping[str, str]
     reasoning: str = ""
     mode: str = ""
-    modes: Sequence[Choice] = ()
+    modes: Sequence[OptionValue] = ()
 
 
 class SessionBackend(ABC):
@@ -181,7 +181,7 @@ class SessionListing(msgspec.Struct, frozen=True):
     updated: str
 
 
-class Sessions(ABC):
+class EditorSessions(ABC):
     """The sessions that a ``client`` can open. Methods raise AgentError."""
 
     client: AcpServer
@@ -312,7 +312,7 @@ class AcpSession(WritingSubscriber):
 
     # Prompts.
 
-    def prompt(self, reply: PromptReply, asked: acp.Prompt) -> None:
+    def prompt(self, reply: PromptReply, asked: acp.PromptParams) -> None:
         """Enqueue a prompt, or run a command; the reply follows. Raise AgentError."""
         text, images = acp.prompt_of(asked.prompt)
         self._replies[reply.prompt_id] = reply
@@ -510,7 +510,7 @@ _STOPS: Final[dict[str, acp.StopReason]] = {
 class PromptReply(JobObserver):
     """Answers one `session/prompt`, once: with a stop reason or an error. A notification has no id and no answer."""
 
-    def __init__(self, server: AcpServer, request: Request, session: AcpSession) -> None:
+    def __init__(self, server: AcpServer, request: RpcRequest, session: AcpSession) -> None:
         self.request_id = request.id
         self.prompt_id = os.urandom(8).hex()
         self.session = session

@@ -241,8 +241,8 @@ def _is_change(entry: AuditEntry) -> bool:
     """True for what must stay on record: a successful change, an extension that connected, a token that changed."""
     match entry.event:
         case "call":
-            # A request of the host protocol may fail after its tools have run.
-            return entry.outcome == "ok" or entry.method == "/v1/respond"
+            # A request of the host protocol, or of MCP, may fail after its tools have run.
+            return entry.outcome == "ok" or entry.method in ("/v1/respond", "/mcp tools/call")
         case "connected":
             return entry.method == "/ext"
         case _:

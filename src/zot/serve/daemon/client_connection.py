@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zot.errors import (
     AgentError,
+    DaemonStopping,
     NoSuchSession,
     QueueFull,
     RuntimeBusy,
     SessionBusy,
-    Stopping,
     TooManySessions,
     UserError,
     explained,
@@ -40,7 +40,7 @@ from zot.wire.daemon import (
     read_params,
     spelling_of,
 )
-from zot.wire.jsonrpc import Bad, Request, RpcError
+from zot.wire.jsonrpc import Bad, RpcError, RpcRequest
 from zot.wire.lines import TooLong
 from zot.wire.spelling import Spelling, read
 
@@ -56,7 +56,7 @@ _CODES: Mapping[type[AgentError], int] = {
     QueueFull: jsonrpc.SESSION_BUSY,
     RuntimeBusy: jsonrpc.SESSION_BUSY,
     SessionBusy: jsonrpc.SESSION_BUSY,
-    Stopping: jsonrpc.STOPPING,
+    DaemonStopping: jsonrpc.STOPPING,
     UserError: jsonrpc.INVALID_PARAMS,
     AgentError: jsonrpc.INTERNAL_ERROR,
 }
@@ -158,7 +158,7 @@ class ClientConnection:
             self.wire.send(jsonrpc.encode_error(jsonrpc.NULL, jsonrpc.frame_too_large(line.limit)))
             return
         match jsonrpc.decode(line):
-            case Request() as request:
+            case RpcRequest() as request:
                 self._serve(request, len(line))
             case Bad() as bad:
                 self.wire.send(jsonrpc.encode_error(bad.id, bad))
@@ -250,7 +250,7 @@ class ClientConnection:
 
     # Execution.
 
-    def _serve(self, request: Request, size: int) -> None:
+    def _serve(self, request: RpcRequest, size: int) -> None:
         try:
             params = self._checked(request, size)
         except RpcError as problem:
@@ -265,7 +265,7 @@ class ClientConnection:
         self._unanswered_bytes += size
         task.add_done_callback(self._performed)
 
-    def _checked(self, request: Request, size: int) -> Any:
+    def _checked(self, request: RpcRequest, size: int) -> Any:
         """Return the decoded parameters. Raise RpcError if they are invalid or too many requests are unanswered."""
         if len(self._tasks) >= _MAX_UNANSWERED:
             raise RpcError(jsonrpc.SESSION_BUSY, f"{_MAX_UNANSWERED} requests are unanswered; wait for some")
@@ -276,7 +276,7 @@ class ClientConnection:
         check_sessions(self.grant, method, params)
         return params
 
-    def _initialize(self, request: Request, params: Initialize) -> None:
+    def _initialize(self, request: RpcRequest, params: Initialize) -> None:
         try:
             result = self.daemon.initialize(self, params)
         except RpcError as problem:
@@ -292,7 +292,7 @@ class ClientConnection:
             for session_id, follower in list(self._followed.items()):
                 self.follow(session_id, follower.cursor, again=True)
 
-    async def _perform_read(self, request: Request, params: Any) -> None:
+    async def _perform_read(self, request: RpcRequest, params: Any) -> None:
         """Answer a read-only request once the client reads: the answer may be much longer than the request.
 
         Waits before it takes its place in the order, so no changing request waits with it.
@@ -303,7 +303,7 @@ class ClientConnection:
             if not self._is_closed:
                 await self._perform(request, params)
 
-    async def _perform(self, request: Request, params: Any) -> None:
+    async def _perform(self, request: RpcRequest, params: Any) -> None:
         """Execute a request and answer it, whether it succeeds or fails."""
         handler = self.daemon.sessions.handlers[request.method]
         try:
@@ -324,7 +324,7 @@ class ClientConnection:
             else:
                 self._answer(request, result)
 
-    async def _answer_later(self, request: Request, deferred: Deferred) -> None:
+    async def _answer_later(self, request: RpcRequest, deferred: Deferred) -> None:
         """Answer when ``deferred`` is resolved, in that very moment."""
         answered = asyncio.Event()
 
@@ -368,11 +368,11 @@ class ClientConnection:
         if self._is_ending and not self._tasks and all(one.is_live for one in self._followed.values()):
             self.wire.finish()
 
-    def _answer(self, request: Request, result: Any) -> None:
+    def _answer(self, request: RpcRequest, result: Any) -> None:
         if request.id is not None and result is not None:
             self.wire.send(encode_result_in(self.spelling, request.id, result))
 
-    def _fail(self, request: Request, params: Any, problem: RpcError) -> None:
+    def _fail(self, request: RpcRequest, params: Any, problem: RpcError) -> None:
         self.daemon.note(self, request.method, params, problem)
         self._refuse(request, problem)
         if request.id is None and request.method == "session/prompt" and self.is_initialized:
@@ -380,12 +380,12 @@ class ClientConnection:
             if session_id:  # No other message would end the client's wait.
                 self.send_turn_failed(session_id, problem.message, prompt_id)
 
-    def _refuse(self, request: Request, problem: RpcError) -> None:
+    def _refuse(self, request: RpcRequest, problem: RpcError) -> None:
         if request.id is not None:
             self.wire.send(encode_error_in(self.spelling, request.id, problem))
 
 
-def _prompted(request: Request, params: Any) -> tuple[str, str]:
+def _prompted(request: RpcRequest, params: Any) -> tuple[str, str]:
     """Return the session id and the prompt id of a prompt; "" for an id that bad parameters hide."""
     from zot.wire.daemon_types import OfSession, Prompt  # Imported lazily: `initialize` is answered before.
 
@@ -402,5 +402,5 @@ def as_rpc_error(problem: AgentError) -> RpcError:
     if isinstance(problem, RpcError):
         return problem
     code = next(_CODES[kind] for kind in type(problem).__mro__ if kind in _CODES)
-    data = {"ahead": problem.ahead} if isinstance(problem, Stopping) and problem.ahead else None
+    data = {"ahead": problem.ahead} if isinstance(problem, DaemonStopping) and problem.ahead else None
     return RpcError(code, str(problem), data)

@@ -64,6 +64,8 @@ class DaemonParts:
         self.journal = journal
         self.audit = audit
         self.joinable = False
+        #: The pool of workers that runs the prompts; "" if the daemon runs them itself.
+        self.worker_pool = ""
         #: Paths that no session may reach; keys of certificates are added.
         self.private: tuple[str, ...] = place.private
         self.resources = resources
@@ -286,7 +288,8 @@ class Daemon:
         self.is_recovered.clear()
         try:
             await self.greeted(patience_s)
-            await self.sessions.pool.recover_all(await self.parts.journal.left_behind())
+            if not self.parts.worker_pool:  # Workers recover sessions.
+                await self.sessions.pool.recover_all(await self.parts.journal.left_behind())
         finally:
             self.is_recovered.set()
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from zot.config.configured_agents import AgentConfigs, daemon_journal
 from zot.config.paths import DaemonPaths
 from zot.errors import ConfigError, StoreFailed
-from zot.journal.opening import open_journal
+from zot.journal.opening import is_address, open_journal
 from zot.journal.recorded_sessions import SessionJournal
 from zot.runtime.shared import SharedResources
 from zot.serve.daemon.claim import Claim, hand_over
@@ -49,13 +49,16 @@ async def serve(
     ephemeral: bool,
     listens: Sequence[tuple[str, Tls | None]],
     max_line_bytes: int,
+    worker_pool: str = "",
 ) -> int:
     """Serve until the daemon is stopped; return the exit code. Always releases the endpoint."""
     sys.setswitchinterval(_SWITCH_S)
     notifier = Notifier(os.environ)
     handler = _log_to(place, agents)
     try:
-        daemon = await _open_daemon(place, agents, given, ephemeral=ephemeral, max_line_bytes=max_line_bytes)
+        daemon = await _open_daemon(
+            place, agents, given, ephemeral=ephemeral, max_line_bytes=max_line_bytes, worker_pool=worker_pool
+        )
         parts = daemon.parts
         log.addHandler(daemon.log_feed)
         failure = _stop_on_journal_failure(daemon, parts.journal)
@@ -92,11 +95,18 @@ def _stop_on_journal_failure(daemon: Daemon, journal: SessionJournal) -> asyncio
 
 
 async def _open_daemon(
-    place: DaemonPaths, agents: AgentConfigs, given: Mapping[str, Any], *, ephemeral: bool, max_line_bytes: int
+    place: DaemonPaths,
+    agents: AgentConfigs,
+    given: Mapping[str, Any],
+    *,
+    ephemeral: bool,
+    max_line_bytes: int,
+    worker_pool: str,
 ) -> Daemon:
     """Open the journal and create the daemon."""
     loop = asyncio.get_running_loop()
-    opening = loop.create_task(open_journal(daemon_journal(place, agents, given)), name="zot journal")
+    journal_address = daemon_journal(place, agents, given)
+    opening = loop.create_task(open_journal(journal_address), name="zot journal")
     try:
         await asyncio.sleep(0)
         # Imported lazily: while the disk is at work.
@@ -106,6 +116,8 @@ async def _open_daemon(
         audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=loop.call_soon)
         resources = SharedResources(own_process=True, serves_many=True)
         parts = DaemonParts(place, agents, journal=await opening, resources=resources, audit=audit, flags=given)
+        if is_address(journal_address):
+            parts.worker_pool = worker_pool or "default"
         return Daemon(parts, ephemeral=ephemeral, max_line_bytes=max_line_bytes)
     except BaseException:
         opening.cancel()

@@ -168,7 +168,7 @@ class Follower:
             if self._feed.is_loaded:  # Rows that are recorded but not delivered yet will be delivered live.
                 found = [(seq, event) for seq, event in found if seq <= self._feed.seq]
             if found:
-                for first, events in _grouped(self._without_sent_end(found, updates)):
+                for first, events in grouped(self._without_sent_end(found, updates)):
                     data = updates.lines(first, events)
                     self._feed.count(data, 1)
                     self.wire.send(data)
@@ -357,7 +357,7 @@ class SessionFeed(Channel):
         self.metrics.update_bytes += len(data) * clients
 
 
-def _grouped(found: Sequence[tuple[int, AgentEvent]]) -> list[tuple[int, list[AgentEvent]]]:
+def grouped(found: Sequence[tuple[int, AgentEvent]]) -> list[tuple[int, list[AgentEvent]]]:
     """Group events with consecutive numbers, each group with its first number; the end of a run ends a group."""
     pieces: list[tuple[int, list[AgentEvent]]] = []
     for seq, event in found:

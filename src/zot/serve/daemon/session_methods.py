@@ -163,7 +163,7 @@ def _name(attachment: Attachment) -> str:
     return attachment.filename or os.path.basename(attachment.path or "") or "attachment"
 
 
-class _RunReply(Subscriber, JobObserver):
+class RunReply(Subscriber, JobObserver):
     """Answers the client that started a run: with its ``result`` right after its last update, or why it never began.
 
     It subscribes after the feed, so clients get each event before the answer.
@@ -175,7 +175,8 @@ class _RunReply(Subscriber, JobObserver):
         self.deferred = Deferred()
         self._connection = connection
         self._session_id = session_id
-        self._prompt_id = prompt_id
+        self.prompt_id = prompt_id
+        self.is_over = False
         self._result = result
         self._run = RunSummary()
         self._session: Session | None = None
@@ -193,6 +194,7 @@ class _RunReply(Subscriber, JobObserver):
     def deliver(self, batch: Batch) -> None:
         self._run.take(batch.events)
         if isinstance(batch.events[-1], Done):
+            self.is_over = True
             self._leave()
             turn = TurnSummary.of(self._run)
             self._connection.when_sent(
@@ -203,12 +205,12 @@ class _RunReply(Subscriber, JobObserver):
         if isinstance(why, RunCancelled):
             nothing = daemon_types.Prompted(self._session_id, "cancelled", "", daemon_types.Used.of(ZERO))
             self._connection.send_turn_aborted(
-                self._session_id, self._prompt_id, then=lambda: self.deferred.resolve(nothing)
+                self._session_id, self.prompt_id, then=lambda: self.deferred.resolve(nothing)
             )
         else:
             problem = as_rpc_error(why)
             self._connection.send_turn_failed(
-                self._session_id, str(why), self._prompt_id, then=lambda: self.deferred.resolve(problem)
+                self._session_id, str(why), self.prompt_id, then=lambda: self.deferred.resolve(problem)
             )
 
     def parked(self) -> None:
@@ -422,9 +424,7 @@ class SessionMethods:
         words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
         text = "\n\n".join(part for part in (asked.prompt, *words) if part)
 
-        reply = _RunReply(
-            connection, asked.session_id, asked.prompt_id or "", lambda turn: turn.reply(asked.session_id)
-        )
+        reply = RunReply(connection, asked.session_id, asked.prompt_id or "", lambda turn: turn.reply(asked.session_id))
         async with self._run(connection, asked.session_id, reply) as session:
             session.prompt(text, images, prompt_id=asked.prompt_id or "", by=connection.grant.name, observer=reply)
         return reply.deferred
@@ -436,13 +436,13 @@ class SessionMethods:
             prompted = turn.reply(session_id)
             return daemon_types.Compacted(session_id, prompted.content, prompted.usage)
 
-        reply = _RunReply(connection, session_id, "", compacted)
+        reply = RunReply(connection, session_id, "", compacted)
         async with self._run(connection, session_id, reply) as session:
             session.compact(reply)
         return reply.deferred
 
     @asynccontextmanager
-    async def _run(self, connection: ClientConnection, session_id: str, reply: _RunReply) -> AsyncIterator[Session]:
+    async def _run(self, connection: ClientConnection, session_id: str, reply: RunReply) -> AsyncIterator[Session]:
         """Yield the session to start a run in, with the client subscribed and ``reply`` ready to sum it up."""
         async with use_session(self._pool, connection, session_id) as session:
             self._pool.check_open()

@@ -13,7 +13,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
-from zot.config.config import DEFAULT_AGENT, OF_PROVIDER, RECORDED, Overrides, resumed
+from zot.config.config import DEFAULT_AGENT, OF_PROVIDER, RECORDED, ConfigOverrides, resumed
 from zot.errors import DirectoryGone, NoSuchAgent, NoSuchSession, UserError
 from zot.events import ApprovalRequest, Done
 from zot.messages import timestamp
@@ -31,11 +31,12 @@ from zot.session.history import Batch, Subscriber
 from zot.session.recovery import recover_unusable
 from zot.session.side_question import side_config
 from zot.session.transcripts import TranscriptPast, past_of
-from zot.store import Configured
+from zot.store import SettingsChanged
 
 if TYPE_CHECKING:
     from zot.runtime.idempotency import IdempotentRequest
     from zot.serve.daemon.daemon import Daemon, DaemonParts
+    from zot.serve.daemon.gateway import Gateway
     from zot.session.session import Session
     from zot.wire.host import Request
 
@@ -61,12 +62,18 @@ class DaemonSessions:
             limit=settings.max_sessions,
             idle_s=settings.idle_s,
             own_process=daemon.parts.own_process,
+            resumes=not daemon.parts.worker_pool,
         )
         self.catalog = SessionCatalog(self._journal)
         #: Follows runs in other processes.
-        self.watch = ForeignRunWatcher(daemon)
+        self.watch: ForeignRunWatcher | Gateway = ForeignRunWatcher(daemon)
         self._host_requests = RequestServer(self.opener.opening_for_host)
         self.server_methods, self.handlers = make_handlers(daemon, self)
+        if daemon.parts.worker_pool:
+            from zot.serve.daemon.gateway import gateway  # Imported lazily: it needs the extra `fleet`.
+
+            self.watch = gateway(daemon, self)
+            self.handlers = {**self.handlers, **self.watch.table}
 
     async def preload(self, provider: str) -> None:
         """Import the modules that the first run needs: the HTTP client, and extensions, which can come at any time."""
@@ -108,7 +115,7 @@ class DaemonSessions:
         """Wait until all runs have ended or wait for an approval; ``within_s`` at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s), asyncio.TaskGroup() as waits:
-                waits.create_task(_settle_all(self.pool))
+                waits.create_task(settle_all(self.pool))
                 waits.create_task(self._host_requests.finish())
 
     async def close(self) -> None:
@@ -137,7 +144,7 @@ class RunWaiter(Subscriber):
             reached()
 
 
-async def _settle_all(pool: SessionPool) -> None:
+async def settle_all(pool: SessionPool) -> None:
     """Wait until all sessions have finished their queues, except those that wait for an approval."""
     while running := [one for one in pool.sessions if one.worker.busy and one.approvals.pending is None]:
         async with asyncio.TaskGroup() as waits:
@@ -183,7 +190,7 @@ class SessionOpener:
         return session
 
     def _request(
-        self, session_id: str, wanted: NewSessionSettings | None, recorded: Configured | None = None
+        self, session_id: str, wanted: NewSessionSettings | None, recorded: SettingsChanged | None = None
     ) -> OpenRequest:
         """Return the request for a session: a new one as ``wanted``, or one that exists with ``recorded`` settings.
 
@@ -205,7 +212,7 @@ class SessionOpener:
             reloadable=True,
             joinable=self._parts.joinable,
             creates=wanted is not None,
-            keeps_approvals=True,
+            keeps_approvals=not self._parts.worker_pool,
             adapt=partial(self._request, session_id, wanted),
         )
 
@@ -243,7 +250,7 @@ class SessionOpener:
         past = past_of(session.history.transcript.messages, session.history.totals)
         return open_unrecorded(OpenRequest(config=config, past=past), self._parts.resources)
 
-    def check(self, session_id: str, wanted: Configured) -> None:
+    def check(self, session_id: str, wanted: SettingsChanged) -> None:
         """Raise ConfigError, UserError if a session cannot work as ``wanted``. Reads files."""
         config = self._parts.config(wanted.agent or DEFAULT_AGENT, session_id, None)
         recorded = {name: getattr(wanted, name) for name in RECORDED}
@@ -278,12 +285,12 @@ class SessionOpener:
         except UserError:
             return config.provider, config.model or ""
 
-    def _overrides(self, session_id: str) -> Overrides:
+    def _overrides(self, session_id: str) -> ConfigOverrides:
         """Return the flags that override a session's recorded settings."""
-        return Overrides(frozenset(self._parts.flags.keys() - (_CHOSEN if session_id in self._chosen else ())))
+        return ConfigOverrides(frozenset(self._parts.flags.keys() - (_CHOSEN if session_id in self._chosen else ())))
 
 
-def _alias(recorded: Configured | None, wanted: NewSessionSettings | None, session_id: str) -> str:
+def _alias(recorded: SettingsChanged | None, wanted: NewSessionSettings | None, session_id: str) -> str:
     """Return the agent of a session. Raise UserError if another one is wanted."""
     if recorded is None:
         return DEFAULT_AGENT if wanted is None else wanted.agent

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from zot.errors import ConfigError, DaemonRunning, Stopping, plain_reason
+from zot.errors import ConfigError, DaemonRunning, DaemonStopping, plain_reason
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 
 if TYPE_CHECKING:
@@ -342,7 +342,7 @@ async def keep_socket(daemon: Daemon, claim: Claim, leave: Callable[[], None], *
             if not claim.restore():
                 logged = ""
                 continue
-        except Stopping:  # The endpoint may be handed over, or the daemon may resume.
+        except DaemonStopping:  # The endpoint may be handed over, or the daemon may resume.
             continue
         except (OSError, ConfigError, DaemonRunning) as problem:
             if str(problem) != logged:

@@ -16,12 +16,12 @@ from zot.encoding import thread_safe_type
 from zot.errors import (
     AgentError,
     ConfigError,
+    DaemonStopping,
     InternalError,
     NoAnswer,
     PromptTooLong,
     RunCancelled,
     SessionBusy,
-    Stopping,
     StoreFailed,
     explained,
 )
@@ -388,7 +388,7 @@ class _Pending:
         self.answering = answering
         self.place = place
         #: Stopping if the next daemon is to answer.
-        self.reply: asyncio.Future[HostReply | Stopping] = asyncio.get_running_loop().create_future()
+        self.reply: asyncio.Future[HostReply | DaemonStopping] = asyncio.get_running_loop().create_future()
         self.delivery: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def end(self) -> None:
@@ -401,7 +401,7 @@ class _Pending:
             is_repeatable = self.request.key is not None or not self.answering.has_begun
             self.answering.cancel()
             self.answering.kill()
-            refusal = Stopping(_NEXT_MESSAGE, ahead=self.place.ahead)
+            refusal = DaemonStopping(_NEXT_MESSAGE, ahead=self.place.ahead)
             self.reply.set_result(refusal if is_repeatable else _stopping(self.request, self.answering))
 
     def set_delivered(self, got_out: bool) -> None:
@@ -433,7 +433,7 @@ class RequestServer:
         then skips this process's queue and only takes its place in the queue shared by all processes.
         """
         if self._is_closed:
-            raise Stopping(_NEXT_MESSAGE)
+            raise DaemonStopping(_NEXT_MESSAGE)
         came = time.monotonic() - age_s
         deadline = came + request.timeout_s
         place = self._queue.beside() if has_requests_ahead else self._queue.join(request)
@@ -451,7 +451,7 @@ class RequestServer:
             self._callers -= 1
             if not self._callers:
                 self._all_answered.set()
-        if isinstance(reply, Stopping):
+        if isinstance(reply, DaemonStopping):
             raise reply
         return RequestAnswered(reply, pending.set_delivered)
 
@@ -472,7 +472,7 @@ class RequestServer:
                 task.cancel()
         await self._all_answered.wait()
 
-    async def _reply(self, pending: _Pending, deadline: float) -> HostReply | Stopping:
+    async def _reply(self, pending: _Pending, deadline: float) -> HostReply | DaemonStopping:
         """Return the answer, a failure at the deadline, or Stopping if the next daemon is to answer."""
         answering = pending.answering
         try:

@@ -69,8 +69,8 @@ _TOOLS: Final = (
             "type": "object",
             "properties": {
                 "prompt": _PROMPT,
-                "cwd": {"type": "string", "description": "The agent's directory, absolute."},
-                "agent": {"type": "string", "description": "The name of a configured agent."},
+                "cwd": {"type": "string", "description": "The directory of a new session, absolute."},
+                "agent": {"type": "string", "description": "The name of a configured agent, for a new session."},
                 "session": {
                     "type": "string",
                     "description": "The id of a session: it is continued, or created if there is none. Default: new.",
@@ -225,10 +225,14 @@ class FollowedRun(Subscriber, JobObserver):
 
     def __init__(self, session: Session, exchange: Exchange, *, can_ask: bool) -> None:
         self.run = RecordedRun()
-        self.seq = 0
+        #: The rows of its first event, and of the newest one.
+        self.seq = self.upto = 0
         self.problem: AgentError | None = None
         self.is_parked = False
         self.changed = asyncio.Event()
+        #: Whether its client no longer waits, but asks from time to time; ``on_end`` is then called at its end.
+        self.is_task = False
+        self.on_end: Callable[[], object] = lambda: None
         self.job: PromptJob | None = None
         self._session = session
         self._exchange = exchange
@@ -291,9 +295,9 @@ class FollowedRun(Subscriber, JobObserver):
         if self._held is not None:
             self._held.append(batch)
             return
-        self.seq = self.seq or batch.seq
+        self.seq, self.upto = self.seq or batch.seq, batch.last
         self.run.take(batch.events)
-        for event in batch.events:
+        for event in () if self.is_task else batch.events:
             match event:
                 case TurnStart(step=step):
                     self._exchange.progress(f"step {step}")
@@ -301,8 +305,11 @@ class FollowedRun(Subscriber, JobObserver):
                     self._exchange.progress(printable_line(f"{name} {encode(args).decode()}", _MAX_PROGRESS))
                 case _:
                     pass
-        if self.run.is_over or self.run.asked is not None:
+        if any(isinstance(event, ApprovalRequest | ApprovalAnswer | Done) for event in batch.events):
             self.changed.set()
+        if self.run.is_over and self.is_task:
+            self._leave()
+            self.on_end()
 
 
 class AgentService(McpService):
@@ -319,6 +326,8 @@ class AgentService(McpService):
         super().__init__(AGENT, handlers)
         self._sessions = sessions
         self._task_after_s = task_after_s
+        #: Tasks whose runs go on here; of others, the journal has everything.
+        self._live: dict[RunHandle, FollowedRun] = {}
 
     async def _list(self, exchange: Exchange) -> Mapping[str, Any]:
         return {"tools": _TOOLS}
@@ -327,6 +336,13 @@ class AgentService(McpService):
 
     async def _call(self, exchange: Exchange) -> Mapping[str, Any]:
         called = read_params(_calls, exchange.request)
+        try:
+            return await self._called(exchange, called)
+        except RpcError as problem:
+            self._sessions.note(exchange.grant, "tools/call", "", str(problem.code))
+            raise
+
+    async def _called(self, exchange: Exchange, called: _Call) -> Mapping[str, Any]:
         _check_role(exchange.grant, "prompt")
         if called.name not in ("zot", "zot_reply"):
             raise RpcError(INVALID_PARAMS, f"there is no tool {called.name[:100]!r}; there are zot and zot_reply")
@@ -336,7 +352,8 @@ class AgentService(McpService):
                 return await self._resume(exchange, handle, called.input_responses or {})
             if called.name == "zot":
                 run = _runs.decode(called.arguments)
-                wanted = NewSessionSettings(run.agent or "default", run.cwd)
+                continues = run.session and run.agent is None and await self._is_open(run.session)
+                wanted = None if continues else NewSessionSettings(run.agent or "default", run.cwd)
                 return await self._run(exchange, run.session or new_session_id(), run.prompt, wanted)
             reply = _replies.decode(called.arguments)
             return await self._run(exchange, reply.session, reply.prompt, None)
@@ -385,8 +402,7 @@ class AgentService(McpService):
         try:
             while not followed.is_ended:
                 if deadline is not None and followed.seq and time.monotonic() >= deadline:
-                    handle = RunHandle(session_id, followed.seq)
-                    return {"resultType": "task", **_task(handle, followed.run), "ttlMs": None}
+                    return {"resultType": "task", **self._make_task(RunHandle(session_id, followed.seq), followed)}
                 if (asked := followed.run.asked) is not None:
                     if (question := await self._ask(exchange, session_id, session, followed, asked)) is not None:
                         return question
@@ -402,7 +418,8 @@ class AgentService(McpService):
             self._sessions.note(exchange.grant, "tools/call", session_id, "cancelled")
             raise
         finally:
-            followed.leave()
+            if not followed.is_task:
+                followed.leave()
         return self._outcome(exchange.grant, session_id, followed)
 
     def _outcome(self, grant: Grant, session_id: str, followed: FollowedRun) -> Mapping[str, Any]:
@@ -413,6 +430,13 @@ class AgentService(McpService):
         result = _finished(session_id, followed.run)
         self._sessions.note(grant, "tools/call", session_id, result["structuredContent"]["stop"])
         return result
+
+    def _make_task(self, handle: RunHandle, followed: FollowedRun) -> Mapping[str, Any]:
+        """Follow a run until its end, without its client."""
+        followed.is_task = True
+        self._live[handle] = followed
+        followed.on_end = lambda: self._live.pop(handle, None)
+        return _task(handle, followed.run)
 
     # Questions.
 
@@ -521,13 +545,32 @@ class AgentService(McpService):
         pool.check_open()
         async with pool.use(session_id, wanted) as session:
             self._sessions.check(grant, session_id, session)
+            if wanted is not None and session.agent.name not in ("", wanted.agent):
+                raise UserError(f"session {session_id!r} belongs to the agent {session.agent.name!r}")
             yield session
 
+    async def _is_open(self, session_id: str) -> bool:
+        """True if a session exists and was not closed: whatever its agent and directory are, it is continued."""
+        pool, journal = await self._sessions.opened()
+        try:
+            await journal.find(session_id)
+        except NoSuchSession:
+            return False
+        return not await pool.is_closed(session_id)
+
     async def _recorded(self, grant: Grant, handle: RunHandle) -> tuple[RecordedRun, int]:
-        """Return what the journal has of a run, and up to which row. Raise RpcError if there is no such run.
+        """Return what a run has done, and up to which row. Raise RpcError if there is no such run.
 
         Without the role `view`, a client has the runs that it prompted itself.
         """
+        run, upto = await self._found(handle)
+        if not run.begun or not (run.by == grant.name or grant.may("view")):
+            raise RpcError(INVALID_PARAMS, "there is no such run")
+        return run, upto
+
+    async def _found(self, handle: RunHandle) -> tuple[RecordedRun, int]:
+        if (live := self._live.get(handle)) is not None and not live.is_ended:
+            return live.run, live.upto
         _, journal = await self._sessions.opened()
 
         def look(connection: Connection) -> tuple[RecordedRun, int]:
@@ -542,12 +585,9 @@ class AgentService(McpService):
             return run, upto
 
         try:
-            run, upto = await journal.reading(look)
+            return await journal.reading(look)
         except NoSuchSession:
-            run, upto = RecordedRun(), 0
-        if not run.begun or not (run.by == grant.name or grant.may("view")):
-            raise RpcError(INVALID_PARAMS, "there is no such run")
-        return run, upto
+            return RecordedRun(), 0
 
 
 def _check_role(grant: Grant, role: str) -> None:

@@ -19,8 +19,8 @@ from zot.wire.jsonrpc import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     Reply,
-    Request,
     RpcError,
+    RpcRequest,
     encode_error,
     encode_notification,
     encode_request,
@@ -63,7 +63,7 @@ class Outlet(Protocol):
 class Exchange:
     """One request that is being answered. ``grant`` is what its client may do."""
 
-    def __init__(self, connection: McpConnection, request: Request, client: ServedClient, outlet: Outlet) -> None:
+    def __init__(self, connection: McpConnection, request: RpcRequest, client: ServedClient, outlet: Outlet) -> None:
         self.request = request
         self.client = client
         self.grant = connection.grant
@@ -204,7 +204,7 @@ class McpConnection:
         return tuple(self._requests.values())
 
     def answer(
-        self, request: Request, outlet: Outlet, headers: Mapping[str, Sequence[str]] | None = None
+        self, request: RpcRequest, outlet: Outlet, headers: Mapping[str, Sequence[str]] | None = None
     ) -> asyncio.Task[Answered]:
         """Begin to answer a request. The task of a cancelled request is cancelled, and then it has no answer.
 
@@ -220,7 +220,7 @@ class McpConnection:
             task.add_done_callback(lambda _: self._requests.pop(key, None))
         return task
 
-    def take_notification(self, request: Request) -> None:
+    def take_notification(self, request: RpcRequest) -> None:
         """Take a notification of the client. Unknown ones are ignored."""
         if request.method == "notifications/cancelled":
             with suppress(*UNREADABLE):
@@ -274,7 +274,7 @@ class McpConnection:
             task.cancel()
 
     async def _answered(
-        self, request: Request, outlet: Outlet, headers: Mapping[str, Sequence[str]] | None
+        self, request: RpcRequest, outlet: Outlet, headers: Mapping[str, Sequence[str]] | None
     ) -> Answered:
         assert request.id is not None
         try:
@@ -284,7 +284,7 @@ class McpConnection:
             return Answered(encode_error(request.id, error), error.code)
 
     async def _result(
-        self, request: Request, outlet: Outlet, headers: Mapping[str, Sequence[str]] | None
+        self, request: RpcRequest, outlet: Outlet, headers: Mapping[str, Sequence[str]] | None
     ) -> Mapping[str, Any]:
         description = self._service.description
         if headers is not None or is_stateless_request(request):
@@ -330,7 +330,7 @@ class McpConnection:
         return found
 
 
-async def _refused(request: Request) -> Answered:
+async def _refused(request: RpcRequest) -> Answered:
     assert request.id is not None
     problem = RpcError(INVALID_REQUEST, f"this id is in use, or {MAX_REQUESTS} requests are being answered")
     return Answered(encode_error(request.id, problem), problem.code)

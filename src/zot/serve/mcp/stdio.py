@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from zot.config.config import DEFAULT_AGENT, Config, Overrides, journal_path
+from zot.config.config import DEFAULT_AGENT, Config, ConfigOverrides, journal_path
 from zot.errors import NoSuchSession, UserError
 from zot.journal.opening import open_journal
 from zot.journal.recorded_sessions import SessionJournal
@@ -23,7 +23,7 @@ from zot.serve.streams import StreamWriter, serve_lines
 from zot.session.history import Batch
 from zot.session.session import Session
 from zot.wire.daemon import Grant
-from zot.wire.jsonrpc import NULL, Bad, Reply, Request, decode, encode_error, frame_too_large
+from zot.wire.jsonrpc import NULL, Bad, Reply, RpcRequest, decode, encode_error, frame_too_large
 from zot.wire.lines import LineSplitter, TooLong
 from zot.wire.mcp_server import McpGreeting
 
@@ -58,9 +58,9 @@ class McpLineServer:
                 self._output.write(encode_error(bad.id, bad))
             case Reply() as reply:
                 self._connection.take_reply(reply)
-            case Request(id=None) as request:
+            case RpcRequest(id=None) as request:
                 self._connection.take_notification(request)
-            case Request() as request:
+            case RpcRequest() as request:
                 self._connection.answer(request, self._output).add_done_callback(self._write)
             case None:
                 pass  # A malformed reply matches none of our requests.
@@ -108,7 +108,7 @@ class _Unfollowed(Channel):
 class OwnMcpSessions(McpSessions):
     """The sessions of this process. ``config`` and ``overrides`` are those of the command line."""
 
-    def __init__(self, config: Config, overrides: Overrides, resources: SharedResources) -> None:
+    def __init__(self, config: Config, overrides: ConfigOverrides, resources: SharedResources) -> None:
         self._config = config
         self._overrides = overrides
         self._resources = resources
@@ -181,7 +181,7 @@ def serve_stdio(
     waiting: Sequence[bytes | TooLong],
     descriptors: tuple[int, int],
     *,
-    overrides: Overrides,
+    overrides: ConfigOverrides,
 ) -> int:
     """Serve the client in an event loop of its own. Return the exit code."""
 

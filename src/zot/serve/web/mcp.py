@@ -25,7 +25,7 @@ from zot.serve.web.respond import declared_length, gone, is_json, read_body
 from zot.serve.web.websocket import Receive, Send, refuse
 from zot.session.session import Session
 from zot.wire.daemon import Grant
-from zot.wire.jsonrpc import Bad, Reply, Request, decode, encode_error
+from zot.wire.jsonrpc import Bad, Reply, RpcRequest, decode, encode_error
 from zot.wire.mcp_server import HANDSHAKES, http_status, is_stateless_request
 
 if TYPE_CHECKING:
@@ -122,9 +122,9 @@ class McpEndpoint:
             await refuse(scope, send, 413, f"the request has more than {self._limits.body} bytes")
             return
         match decode(body):
-            case Request(id=None) as request:
+            case RpcRequest(id=None) as request:
                 await self._notified(scope, send, request)
-            case Request() as request:
+            case RpcRequest() as request:
                 await self._requested(scope, receive, send, request)
             case Reply() as reply:
                 if (found := self._found(scope)) is None:
@@ -137,7 +137,7 @@ class McpEndpoint:
             case None:
                 await refuse(scope, send, 400, "a malformed reply")
 
-    async def _notified(self, scope: Any, send: Send, request: Request) -> None:
+    async def _notified(self, scope: Any, send: Send, request: RpcRequest) -> None:
         """Take a notification. A stateless client has none that count: it cancels a request by closing it."""
         if (found := self._found(scope)) is not None:
             found.take_notification(request)
@@ -146,7 +146,7 @@ class McpEndpoint:
             return
         await _plain(send, 202)
 
-    async def _requested(self, scope: Any, receive: Receive, send: Send, request: Request) -> None:
+    async def _requested(self, scope: Any, receive: Receive, send: Send, request: RpcRequest) -> None:
         revision = _header(scope, b"mcp-protocol-version")
         if revision not in (None, *HANDSHAKES) or (revision is None and is_stateless_request(request)):
             await self._answer_alone(scope, receive, send, request)
@@ -160,7 +160,7 @@ class McpEndpoint:
         else:
             await refuse(scope, send, 404, "there is no such connection")
 
-    async def _answer_alone(self, scope: Any, receive: Receive, send: Send, request: Request) -> None:
+    async def _answer_alone(self, scope: Any, receive: Receive, send: Send, request: RpcRequest) -> None:
         """Answer a stateless request; it is cancelled if the client leaves."""
         connection, stream = McpConnection(self._service, grant=scope["zot.grant"]), _ResponseStream()
         task = connection.answer(request, stream, _headers(scope))
@@ -169,7 +169,7 @@ class McpEndpoint:
         finally:
             connection.close()
 
-    async def _initialize(self, scope: Any, receive: Receive, send: Send, request: Request) -> None:
+    async def _initialize(self, scope: Any, receive: Receive, send: Send, request: RpcRequest) -> None:
         if not self._has_room():
             await refuse(scope, send, 503, f"{_MAX_CONNECTIONS} connections are open already, and none is idle")
             return

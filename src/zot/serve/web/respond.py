@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from zot.errors import Stopping
+from zot.errors import DaemonStopping
 from zot.runtime.open import HOSTED
 from zot.serve.daemon.audit import Identity
 from zot.serve.web.gate import Limits
@@ -66,7 +66,7 @@ class Respond:
             answered = await self._daemon.sessions.respond(request, age_s=time.monotonic() - came)
             is_there = not left.done()
             counts = scope["zot.tokens"].counts(scope["zot.grant"])
-        except Stopping as problem:
+        except DaemonStopping as problem:
             self._note(scope, request, "INTERNAL")
             await _answer(send, request.ids.failure("INTERNAL", str(problem)), 503, *_SOON)
             return

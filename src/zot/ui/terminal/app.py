@@ -37,7 +37,7 @@ from zot.ui.terminal import slash
 from zot.ui.terminal.composer import Composer, Editor, FileCompletions
 from zot.ui.terminal.mentions import named_images
 from zot.ui.terminal.panel_views import PanelEvent, Panels, PanelView
-from zot.ui.terminal.question_views import ApprovalDialogs, Form, Question, QuestionDialogs, QuestionQueue
+from zot.ui.terminal.question_views import ApprovalDialogs, Form, QuestionDialogs, QuestionQueue, QuestionView
 from zot.ui.terminal.slash import Option, ask_trust, offer_retry
 from zot.ui.terminal.status import StatusLine
 from zot.ui.terminal.styles import Level, Look, look_for, safe
@@ -529,7 +529,7 @@ class AppTerminal:
     async def choose(
         self, title: str, options: Sequence[Option[T]], *, body: str = "", sudden: bool = False
     ) -> T | None:
-        chosen: T | None = await self._app.asking.put(Question(title, options, body=body, sudden=sudden))
+        chosen: T | None = await self._app.asking.put(QuestionView(title, options, body=body, sudden=sudden))
         return chosen
 
     async def ask(self, title: str, *, secret: bool = False) -> str | None:

@@ -44,16 +44,16 @@ _OPTIONS: list[Option[Decision]] = [
 ]
 
 
-class Question(Vertical, can_focus=True):
+class QuestionView(Vertical, can_focus=True):
     """Shows a body in full and options to choose from. ``answer`` is the chosen value, or None."""
 
     DEFAULT_CSS = """
-    Question { height: auto; border-top: solid ansi_yellow; padding: 0 1; }
-    Question .body { height: auto; }
-    Question .title { height: auto; }
-    Question .options { height: auto; text-wrap: nowrap; text-overflow: ellipsis; }
-    Question.-low { border-top: none; }
-    Question.-low .title { max-height: 1; }
+    QuestionView { height: auto; border-top: solid ansi_yellow; padding: 0 1; }
+    QuestionView .body { height: auto; }
+    QuestionView .title { height: auto; }
+    QuestionView .options { height: auto; text-wrap: nowrap; text-overflow: ellipsis; }
+    QuestionView.-low { border-top: none; }
+    QuestionView.-low .title { max-height: 1; }
     """
 
     def __init__(
@@ -301,16 +301,16 @@ class QuestionQueue:
         self._composer = composer
         self._clock = clock
         self._turn = asyncio.Lock()
-        self._shown: Question | Form | None = None
+        self._shown: QuestionView | Form | None = None
         #: The questions that are shown or wait to be.
-        self._open: list[Question | Form] = []
+        self._open: list[QuestionView | Form] = []
         self._keyed = -_PAUSE_S
 
     def keyed(self) -> None:
         """Note that a key was pressed."""
         self._keyed = self._clock()
 
-    async def put(self, question: Question | Form) -> Any:
+    async def put(self, question: QuestionView | Form) -> Any:
         """Show a question after the earlier ones, and return its answer."""
         self._open.append(question)
         try:
@@ -318,14 +318,14 @@ class QuestionQueue:
         finally:
             self._open.remove(question)
 
-    async def _put(self, question: Question | Form) -> Any:
+    async def _put(self, question: QuestionView | Form) -> Any:
         async with self._turn:
             if not question.answer.done():
                 screen, self._shown = self._composer.screen, question
                 before = screen.focused  # Textual moves the focus if the focused widget must make room.
                 await screen.mount(question, before=self._composer)
                 try:
-                    if isinstance(question, Question) and question.is_sudden:
+                    if isinstance(question, QuestionView) and question.is_sudden:
                         await self._pause(question)
                     if not question.answer.done():
                         await self._listen(question)
@@ -335,7 +335,7 @@ class QuestionQueue:
                     screen.set_focus(before if before is not None and before.is_attached else self._composer.editor)
             return question.answer.result()
 
-    async def _listen(self, question: Question | Form) -> None:
+    async def _listen(self, question: QuestionView | Form) -> None:
         """Give a question the keys until it is answered."""
         self._composer.display = False  # Small screens have no room for both.
         question.listen()
@@ -346,13 +346,13 @@ class QuestionQueue:
 
     def fit(self) -> None:
         """Adapt the question to a new screen size."""
-        if isinstance(self._shown, Question) and self._shown.is_mounted:
+        if isinstance(self._shown, QuestionView) and self._shown.is_mounted:
             self._shown.fit()
 
     def overtake(self) -> None:
         """Close sudden questions: a run has started, or another session is shown."""
         for question in self._open:
-            if isinstance(question, Question) and question.sudden:
+            if isinstance(question, QuestionView) and question.sudden:
                 question.close(None)
 
     def refuse(self) -> bool:
@@ -362,7 +362,7 @@ class QuestionQueue:
             shown.close(None)
         return shown is not None
 
-    async def _pause(self, question: Question) -> None:
+    async def _pause(self, question: QuestionView) -> None:
         """Wait until the user pauses typing."""
         at = self._clock() + IGNORE_KEYS_S
         while not question.answer.done() and (left := max(at, self._keyed + _PAUSE_S) - self._clock()) > 0:
@@ -374,17 +374,17 @@ class ApprovalDialogs:
 
     def __init__(self, app: ZotApp) -> None:
         self._app = app
-        self._open: dict[str, Question] = {}
+        self._open: dict[str, QuestionView] = {}
 
     def ask(self, request: ApprovalRequest) -> Coroutine[Any, Any, None]:
         """Return the coroutine that asks. `hear` can withdraw the question from now on."""
         hint = f"until {until(request)}; press y, a or n; Esc is n"
         title = f"{request.tool} wants to run; may it?"
-        question = Question(title, _OPTIONS, body=_about(request), diff=in_full(request), hint=hint)
+        question = QuestionView(title, _OPTIONS, body=_about(request), diff=in_full(request), hint=hint)
         self._open[request.id] = question
         return self._ask(request, question)
 
-    async def _ask(self, request: ApprovalRequest, question: Question) -> None:
+    async def _ask(self, request: ApprovalRequest, question: QuestionView) -> None:
         """Ask, and send the decision to the session."""
         call = self._app.live.story.running
         if call is not None:

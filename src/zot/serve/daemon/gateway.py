@@ -1,0 +1,359 @@
+"""The daemon as a gateway: workers run the prompts, on any machine; clients here follow, steer, approve and abort.
+
+Rows of workers are read from the database, in order, and sent as if they had been made here. A doorbell says when to
+look; a poll makes up for lost rings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from zot.errors import AgentError, RunCancelled, StoreFailed, UserError
+from zot.events import AgentEvent, UserMessage
+from zot.fleet import worker_requests
+from zot.fleet.prompt_queue import DEFAULT_POOL, PromptQueue, QueuedPrompt
+from zot.fleet.worker_requests import AbortRun, AnswerApproval, DroppedPrompt, Outcome, SteerRun, WorkerRequest
+from zot.journal.connection import Connection
+from zot.journal.postgres.doorbell import ROWS, Listener
+from zot.journal.postgres.journal import PostgresJournal
+from zot.journal.queries import key_of
+from zot.serve.daemon.access import check_use
+from zot.serve.daemon.client_connection import ClientConnection, Deferred, Handler
+from zot.serve.daemon.feed import RecordedEvents, grouped
+from zot.serve.daemon.session_methods import RunReply, read_attachments
+from zot.session.history import Batch
+from zot.session.queue import checked_prompt
+from zot.wire import daemon_types
+from zot.wire.jsonrpc import NOT_OWNED, SESSION_NOT_FOUND, RpcError
+
+if TYPE_CHECKING:
+    from zot.serve.daemon.daemon import Daemon
+    from zot.serve.daemon.sessions import DaemonSessions
+
+log = logging.getLogger("zot")
+
+#: How often all followed sessions are looked at, whether or not the doorbell rang.
+_POLL_S = 0.5
+#: Events read at a time.
+_PIECE = 512
+#: How long a request waits for a worker: a session may have to be taken over first.
+_PATIENCE_S = 30.0
+_LOOK_S = 0.2
+
+
+class _RemoteRun:
+    """A prompt of a client here, on its way through the queue and a worker to its end."""
+
+    def __init__(self, reply: RunReply, prompt_id: str, after: int) -> None:
+        self.reply = reply
+        self.job = 0
+        self.cursor = after
+        self._prompt_id = prompt_id
+        self.has_begun = False
+        self.is_over = False
+
+    def take(self, found: Sequence[tuple[int, AgentEvent]]) -> None:
+        """Take the next events of the session."""
+        for seq, event in found:
+            if seq <= self.cursor or self.is_over:
+                continue
+            self.cursor = seq
+            self.has_begun |= isinstance(event, UserMessage) and event.prompt_id == self._prompt_id
+            if self.has_begun:
+                self.reply.deliver(Batch(seq, 0, [event]))
+                self.is_over = self.reply.is_over
+
+    def drop(self, why: DroppedPrompt) -> None:
+        """Take note that it will never run."""
+        self.is_over = True
+        self.reply.dropped(RunCancelled(why.problem) if why.is_cancelled else AgentError(why.problem))
+
+
+class Gateway:
+    """Sends prompts to workers, and what the workers record to the clients here."""
+
+    def __init__(self, daemon: Daemon, sessions: DaemonSessions, journal: PostgresJournal, pool: str) -> None:
+        self._daemon = daemon
+        self._sessions = sessions
+        self._journal = journal
+        self._pool = pool or DEFAULT_POOL
+        self._queue = PromptQueue(journal.address)
+        self._is_open = False
+        self._opening = asyncio.Lock()
+        self._runs: dict[str, list[_RemoteRun]] = {}
+        #: The numbers of sessions by id.
+        self._numbers: dict[str, int] = {}
+        self._rung: set[int] = set()
+        self._wake = asyncio.Event()
+        self._heard = asyncio.Condition()
+
+    @property
+    def table(self) -> Mapping[str, Handler]:
+        """The handlers that differ from those of a daemon that runs its sessions itself."""
+        return {
+            "session/prompt": self._prompt,
+            "session/steer": self._steer,
+            "session/take_back": self._take_back,
+            "session/cancel": self._cancel,
+            "session/approve": self._approve,
+        }
+
+    # The stream.
+
+    async def run(self) -> None:
+        """Send new rows of workers to followers until cancelled."""
+        loop = asyncio.get_running_loop()
+
+        def heard(message: str) -> None:
+            loop.call_soon_threadsafe(self._ring, message)
+
+        listener = await asyncio.to_thread(Listener, self._journal.address, ROWS, heard)
+        try:
+            while True:
+                is_poll = False
+                try:
+                    async with asyncio.timeout(_POLL_S):
+                        await self._wake.wait()
+                except TimeoutError:
+                    is_poll = True
+                self._wake.clear()
+                rung, self._rung = self._rung, set()
+                try:
+                    await self._look(None if is_poll else rung)
+                except StoreFailed as problem:  # The next look may succeed.
+                    log.debug("the rows of workers cannot be read: %s", problem)
+                async with self._heard:
+                    self._heard.notify_all()
+        finally:
+            await asyncio.to_thread(listener.close)
+            if self._is_open:
+                await self._queue.close()
+
+    def _ring(self, message: str) -> None:
+        """Note which sessions have new rows."""
+        for pair in message.split():
+            number, _, _ = pair.partition(":")
+            if number.isdecimal():
+                self._rung.add(int(number))
+        self._wake.set()
+
+    async def _look(self, rung: Collection[int] | None) -> None:
+        """Send the new rows of sessions that were ``rung`` for, or of all that are behind."""
+        followed = {one for connection in self._daemon.connections for one in connection.followed}
+        wanted = {one for one in (*followed, *self._runs) if not self._is_run_here(one)}
+        if unknown := [one for one in wanted if one not in self._numbers]:
+            self._numbers.update(await self._journal.reading(_numbers, unknown))
+        if rung is None:
+            newest = await self._journal.reading(_newest, [*wanted])
+            behind = [one for one, seq in newest.items() if seq > self._cursor(one)]
+        else:
+            behind = [one for one in wanted if self._numbers.get(one) in rung]
+        for session_id in behind:
+            await self._send(session_id)
+        await self._note_dropped()
+
+    def _is_run_here(self, session_id: str) -> bool:
+        session = self._sessions.pool.session(session_id)
+        return session is not None and session.worker.busy
+
+    def _cursor(self, session_id: str) -> int:
+        return min([self._sessions.feed(session_id).seq, *(one.cursor for one in self._runs.get(session_id, ()))])
+
+    async def _send(self, session_id: str) -> None:
+        """Send all new rows of a session to its followers, and to those that wait for the end of a run."""
+        past = RecordedEvents(self._journal, session_id)
+        while True:
+            feed = self._sessions.feed(session_id)
+            found = await past.events_after(self._cursor(session_id), _PIECE, feed.epoch)
+            if self._is_run_here(session_id):
+                return
+            fresh = [(seq, event) for seq, event in found if seq > feed.seq]
+            for first, events in grouped(fresh):
+                feed.deliver(Batch(first, 0, events))
+            runs = self._runs.get(session_id, [])
+            for run in runs:
+                run.take(found)
+            self._forget(session_id)
+            if len(found) < _PIECE:
+                return
+
+    def _forget(self, session_id: str) -> None:
+        left = [run for run in self._runs.get(session_id, ()) if not run.is_over]
+        if left:
+            self._runs[session_id] = left
+        else:
+            self._runs.pop(session_id, None)
+
+    async def _note_dropped(self) -> None:
+        """Answer the clients whose prompts will never run."""
+        waiting = {run.job: run for runs in self._runs.values() for run in runs if not run.has_begun and run.job}
+        if waiting:
+            for job, why in (await self._journal.reading(worker_requests.dropped_prompts, [*waiting])).items():
+                waiting[job].drop(why)
+            for session_id in [*self._runs]:
+                self._forget(session_id)
+
+    # Methods.
+
+    async def _prompt(self, connection: ClientConnection, asked: daemon_types.Prompt) -> Deferred:
+        words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
+        text = "\n\n".join(part for part in (asked.prompt, *words) if part)
+        checked_prompt(text, images)
+        session_id = asked.session_id
+        number = await self._use(connection, session_id)
+        await self._open_queue()
+        seq = await self._follow(connection, session_id)
+        prompt_id = asked.prompt_id or _new_prompt_id()
+        reply = RunReply(connection, session_id, asked.prompt_id or "", lambda turn: turn.reply(session_id))
+        run = _RemoteRun(reply, prompt_id, seq)
+        self._runs.setdefault(session_id, []).append(run)
+        prompt = QueuedPrompt(
+            session_id=session_id, text=text, images=images, prompt_id=prompt_id, by=connection.grant.name, after=seq
+        )
+        try:
+            run.job = await self._queue.add(prompt, session=number, pool=self._pool)
+        except BaseException:
+            run.is_over = True
+            self._forget(session_id)
+            raise
+        return reply.deferred
+
+    async def _steer(self, connection: ClientConnection, asked: daemon_types.Steer) -> daemon_types.Steered | Deferred:
+        words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
+        text = "\n\n".join(part for part in (asked.prompt, *words) if part)
+        checked_prompt(text, images)
+        number = await self._use(connection, asked.session_id)
+        seq = await self._follow(connection, asked.session_id)
+        if (await self._journal.find(asked.session_id)).owner is None:  # Nothing to steer: it is a prompt.
+            await self._open_queue()
+            prompt = QueuedPrompt(
+                session_id=asked.session_id,
+                text=text,
+                images=images,
+                prompt_id=asked.prompt_id or _new_prompt_id(),
+                by=connection.grant.name,
+                after=seq,
+            )
+            await self._queue.add(prompt, session=number, pool=self._pool)
+            return daemon_types.Steered(asked.session_id)
+        outcome = await self._ask(number, SteerRun(text, images, asked.prompt_id or "", connection.grant.name))
+        if outcome.problem:
+            raise RpcError(SESSION_NOT_FOUND, outcome.problem) if outcome.is_late else UserError(outcome.problem)
+        return daemon_types.Steered(asked.session_id)
+
+    async def _take_back(self, connection: ClientConnection, asked: daemon_types.TakeBack) -> daemon_types.TakenBack:
+        await self._use(connection, asked.session_id)
+        for run in self._runs.get(asked.session_id, ()):
+            if run.reply.prompt_id == asked.prompt_id and await self._queue.withdraw(run.job):
+                run.drop(DroppedPrompt("withdrawn before it was sent", is_cancelled=True))
+                self._forget(asked.session_id)
+                return daemon_types.TakenBack(asked.session_id, asked.prompt_id)
+        raise UserError("it cannot be withdrawn: it has been sent or dropped already")
+
+    async def _cancel(self, connection: ClientConnection, asked: daemon_types.OfSession) -> daemon_types.Cancelled:
+        del connection
+        await self._sessions.pool.check_not_closed(asked.session_id)
+        if (session := self._sessions.pool.session(asked.session_id)) is not None and session.worker.busy:
+            session.abort()
+            return daemon_types.Cancelled(asked.session_id)
+        record = await self._journal.find(asked.session_id)
+        if record.owner is None:
+            for run in self._runs.get(asked.session_id, ()):
+                if not run.has_begun and await self._queue.withdraw(run.job):
+                    run.drop(DroppedPrompt("aborted before it began", is_cancelled=True))
+                    self._forget(asked.session_id)
+                    return daemon_types.Cancelled(asked.session_id)
+            raise RpcError(SESSION_NOT_FOUND, "No active turn for this session")
+        outcome = await self._ask(record.number, AbortRun())
+        if outcome.problem:
+            raise RpcError(SESSION_NOT_FOUND, outcome.problem)
+        return daemon_types.Cancelled(asked.session_id)
+
+    async def _approve(self, connection: ClientConnection, asked: daemon_types.Approve) -> daemon_types.Approved:
+        number = await self._use(connection, asked.session_id)
+        if (await self._journal.find(asked.session_id)).owner is None:
+            raise UserError(
+                f"no approval request {asked.request_id!r} is waiting: it was answered, expired or never made"
+            )
+        await self._check_approval(connection, asked)
+        outcome = await self._ask(number, AnswerApproval(asked.request_id, asked.verdict, connection.label))
+        if outcome.problem:
+            raise UserError(outcome.problem)
+        return daemon_types.Approved(asked.session_id, asked.request_id)
+
+    async def _check_approval(self, connection: ClientConnection, asked: daemon_types.Approve) -> None:
+        """Raise RpcError if a client would allow a call of a run that its own token prompted or steered."""
+        grant = connection.grant
+        if asked.verdict == "reject" or not grant.name or grant.may("self_approve"):
+            return
+        seq, _ = await self._sessions.catalog.position(asked.session_id)
+        events = await RecordedEvents(self._journal, asked.session_id).run_so_far(seq)
+        if grant.name in {event.by for event in events if isinstance(event, UserMessage)}:
+            raise RpcError(NOT_OWNED, f"the token {grant.name!r} prompted this run and cannot approve its calls")
+
+    async def _use(self, connection: ClientConnection, session_id: str) -> int:
+        """Return the number of a session that a client may change. Raise RpcError, NoSuchSession."""
+        self._sessions.pool.check_open()
+        await self._sessions.pool.check_not_closed(session_id)
+        await check_use(self._sessions.pool, connection, session_id)
+        number = self._numbers[session_id] = (await self._journal.find(session_id)).number
+        return number
+
+    async def _follow(self, connection: ClientConnection, session_id: str) -> int:
+        """Subscribe a client to a session from now on; return the number of its newest row."""
+        seq, epoch = await self._sessions.catalog.position(session_id)
+        feed = self._sessions.feed(session_id)
+        feed.set_epoch(epoch)
+        feed.on_foreign_rows(seq)
+        connection.follow(session_id)
+        return seq
+
+    async def _open_queue(self) -> None:
+        async with self._opening:
+            if not self._is_open:
+                await self._queue.open()
+                self._is_open = True
+
+    async def _ask(self, session: int, request: WorkerRequest) -> Outcome:
+        """Ask the worker that runs a session. If it is gone, the one that takes the session over answers."""
+        number = await self._journal.writing(worker_requests.make, session, request)
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                while (outcome := await self._journal.reading(worker_requests.outcome_of, number)) is None:
+                    async with self._heard:
+                        try:
+                            async with asyncio.timeout(_LOOK_S):
+                                await self._heard.wait()
+                        except TimeoutError:
+                            pass
+        except TimeoutError:
+            await self._journal.writing(worker_requests.withdraw, number)
+            return Outcome("no worker runs this session", is_late=True)
+        return outcome
+
+
+def _new_prompt_id() -> str:
+    return f"prompt-{os.urandom(8).hex()}"
+
+
+def gateway(daemon: Daemon, sessions: DaemonSessions) -> Gateway:
+    """Return the gateway of a daemon whose sessions are in PostgreSQL."""
+    journal = daemon.parts.journal
+    assert isinstance(journal, PostgresJournal)
+    return Gateway(daemon, sessions, journal, daemon.parts.worker_pool)
+
+
+def _numbers(connection: Connection, session_ids: Sequence[str]) -> dict[str, int]:
+    query = "SELECT id, number FROM sessions WHERE id = ANY(CAST(? AS bytea[]))"
+    found = {bytes(key): number for key, number in connection.execute(query, ([*map(key_of, session_ids)],))}
+    return {one: found[key_of(one)] for one in session_ids if key_of(one) in found}
+
+
+def _newest(connection: Connection, session_ids: Sequence[str]) -> dict[str, int]:
+    query = "SELECT id, next_seq - 1 FROM sessions WHERE id = ANY(CAST(? AS bytea[]))"
+    found = {bytes(key): seq for key, seq in connection.execute(query, ([*map(key_of, session_ids)],))}
+    return {one: found[key_of(one)] for one in session_ids if key_of(one) in found}

@@ -1,0 +1,253 @@
+"""A worker: runs the prompts of a pool's sessions, and takes over sessions whose worker is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from zot.config.configured_agents import AgentConfigs, daemon_journal
+from zot.config.paths import DaemonPaths
+from zot.errors import AgentError, RunCancelled, SessionBusy, StoreFailed, UsageError, UserError, explained
+from zot.events import UserMessage
+from zot.fleet import worker_requests
+from zot.fleet.prompt_queue import PromptQueue, QueuedPrompt
+from zot.fleet.worker_requests import REQUESTS, AbortRun, AnswerApproval, DroppedPrompt, Outcome, SteerRun, TakenRequest
+from zot.journal import replay
+from zot.journal.lease import host_name
+from zot.journal.opening import open_journal
+from zot.journal.postgres.doorbell import Listener
+from zot.journal.postgres.journal import PostgresJournal
+from zot.journal.session_store import SessionStore
+from zot.runtime.pool import Channel, SessionPool
+from zot.runtime.shared import SharedResources
+from zot.serve.daemon.audit import Audit
+from zot.serve.daemon.daemon import DaemonParts
+from zot.serve.daemon.logs import LogFile
+from zot.serve.daemon.sessions import SessionOpener, settle_all
+from zot.session.history import Batch
+from zot.session.queue import JobObserver
+from zot.session.session import Session
+
+log = logging.getLogger("zot")
+
+#: How often sessions and prompts of workers that are gone are looked for, and requests to runs here.
+_LOOK_S = 0.4
+_REQUESTS_S = 0.5
+#: The pause between two attempts to run a session that another process holds.
+_BUSY_S = 0.05
+_MANY = 1 << 20
+
+
+class _RunEnd(JobObserver):
+    """Learns why a prompt did not run, if it did not."""
+
+    def __init__(self) -> None:
+        self.why: AgentError | None = None
+
+    def dropped(self, why: AgentError) -> None:
+        self.why = why
+
+
+class FleetWorker:
+    """Runs prompts of one pool. Its sessions are those of ``pool``, opened with the journal in PostgreSQL."""
+
+    def __init__(self, pool: SessionPool, journal: PostgresJournal, name: str) -> None:
+        """``name`` is that of the pool."""
+        self._pool = pool
+        self._journal = journal
+        self._queue = PromptQueue(journal.address, self._run_prompt)
+        self._takeovers: dict[str, asyncio.Task[None]] = {}
+        self._name = name
+
+    async def run(self, *, concurrency: int, stop: asyncio.Event, grace_s: float) -> None:
+        """Work until ``stop`` is set. Runs then have ``grace_s``; those that wait for an approval are parked."""
+        await self._queue.open()
+        loop, asked = asyncio.get_running_loop(), asyncio.Event()
+
+        def heard(_: str) -> None:
+            loop.call_soon_threadsafe(asked.set)
+
+        listener = await asyncio.to_thread(Listener, self._journal.address, REQUESTS, heard)
+        chores = [
+            asyncio.create_task(_repeat(self._take_over, asyncio.Event(), _LOOK_S), name="zot takeover"),
+            asyncio.create_task(_repeat(self._answer_requests, asked, _REQUESTS_S), name="zot requests"),
+        ]
+        try:
+            name = f"{host_name()} {os.getpid()}"
+            await self._queue.work(pool=self._name, concurrency=concurrency, name=name, stop=stop)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace_s):
+                    await settle_all(self._pool)
+        finally:
+            for chore in (*chores, *self._takeovers.values()):
+                chore.cancel()
+            await asyncio.wait([*chores, *self._takeovers.values()])
+            await asyncio.to_thread(listener.close)
+            await self._queue.close()
+
+    # Prompts.
+
+    async def _run_prompt(self, job: int, prompt: QueuedPrompt) -> None:
+        """Run a prompt to its end, unless an earlier worker began it: its run was ended or resumed on opening."""
+        try:
+            async with self._pool.use(prompt.session_id) as session:
+                while not await self._has_begun(prompt):
+                    end = _RunEnd()
+                    session.prompt(prompt.text, prompt.images, prompt_id=prompt.prompt_id, by=prompt.by, observer=end)
+                    await session.worker.finish()
+                    if end.why is None:
+                        return
+                    if not isinstance(end.why, SessionBusy):
+                        raise end.why
+                    await asyncio.sleep(_BUSY_S)
+                await session.worker.finish()
+        except asyncio.CancelledError:
+            # The worker ends, or the database was gone. A run that has begun goes on in its session; any other prompt
+            # is for the next worker.
+            with suppress(AgentError):
+                if not await self._has_begun(prompt):
+                    number = (await self._journal.find(prompt.session_id)).number
+                    await self._queue.add(prompt, session=number, pool=self._name)
+            raise
+        except Exception as problem:
+            await self._drop(job, prompt, explained(problem, log, "a prompt"))
+
+    async def _has_begun(self, prompt: QueuedPrompt) -> bool:
+        """Return whether a prompt is in its session already."""
+        events = await self._journal.reading(replay.events_after, prompt.session_id, prompt.after, _MANY)
+        return any(isinstance(event, UserMessage) and event.prompt_id == prompt.prompt_id for _, event in events)
+
+    async def _drop(self, job: int, prompt: QueuedPrompt, why: AgentError) -> None:
+        """Tell the gateway that a prompt will never run."""
+        dropped = DroppedPrompt(str(why), is_cancelled=isinstance(why, RunCancelled))
+        try:
+            session = await self._journal.find(prompt.session_id)
+            await self._journal.writing(worker_requests.drop_prompt, job, session.number, dropped)
+        except AgentError as problem:
+            log.warning("session %r: a prompt was dropped (%s), and that was not recorded: %s",
+                        prompt.session_id, why, problem)  # fmt: skip
+
+    # Sessions of workers that are gone.
+
+    async def _take_over(self) -> None:
+        await self._queue.take_over()
+        for session_id in await self._journal.left_behind():
+            if session_id not in self._takeovers:
+                task = asyncio.create_task(self._recover(session_id), name="zot recovery")
+                self._takeovers[session_id] = task
+
+    async def _recover(self, session_id: str) -> None:
+        try:
+            await self._pool.recover_all([session_id])
+        finally:
+            self._takeovers.pop(session_id, None)
+
+    # Requests of clients.
+
+    async def _answer_requests(self) -> None:
+        if not (held := self._journal.leases.held):
+            return
+        stores = [(session.store, session) for session in self._pool.sessions]
+        by_number = {store.number: session for store, session in stores if isinstance(store, SessionStore)}
+        for taken in await self._journal.writing(worker_requests.take, [*held]):
+            outcome = _answered(by_number.get(taken.session), taken)
+            await self._journal.writing(worker_requests.conclude, taken, outcome)
+
+
+def _answered(session: Session | None, taken: TakenRequest) -> Outcome:
+    """Do what a client asked of a run; return what became of it."""
+    if session is None or not session.worker.busy:
+        return Outcome("No active turn for this session", is_late=True)
+    try:
+        match taken.request:
+            case AbortRun():
+                session.abort()
+            case SteerRun(text=text, images=images, prompt_id=prompt_id, by=by):
+                session.steer(text, images, prompt_id=prompt_id, by=by)
+            case AnswerApproval(request_id=request_id, decision=decision, by=by):
+                session.approvals.answer(request_id, decision, by=by)
+    except RunCancelled as problem:
+        return Outcome(str(problem), is_late=True)
+    except (UserError, StoreFailed) as problem:
+        return Outcome(str(problem))
+    return Outcome()
+
+
+class _Nobody(Channel):
+    """The clients of a worker's session: none is here. They follow it at a gateway, and can answer there."""
+
+    can_approve = True
+    is_followed = False
+
+    def opened(self, session: Session) -> None:
+        return
+
+    def on_foreign_rows(self, upto: int) -> None:
+        return
+
+    def closed(self) -> None:
+        return
+
+    def deliver(self, batch: Batch) -> None:
+        return
+
+
+def worker_sessions(parts: DaemonParts) -> SessionPool:
+    """Return the sessions of a worker: opened when a prompt or a recovery needs them."""
+    return SessionPool(
+        SessionOpener(parts).opening,
+        lambda _: _Nobody(),
+        parts.journal,
+        idle_s=parts.settings.idle_s,
+        own_process=parts.own_process,
+    )
+
+
+async def serve_worker(
+    place: DaemonPaths, agents: AgentConfigs, flags: Mapping[str, Any], *, pool: str, concurrency: int
+) -> int:
+    """Run prompts of a pool until SIGTERM or SIGINT; return the exit code. Raise StoreFailed."""
+    journal = await open_journal(daemon_journal(place, agents, flags))
+    if not isinstance(journal, PostgresJournal):
+        await journal.close()
+        raise UsageError("a worker needs --store postgresql://…")
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    resources = SharedResources(own_process=True, serves_many=True)
+    audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=asyncio.get_running_loop().call_soon)
+    parts = DaemonParts(place, agents, journal=journal, resources=resources, audit=audit, flags=flags)
+    sessions = worker_sessions(parts)
+    worker = FleetWorker(sessions, journal, pool)
+    sys.stderr.write(f"zot: working for {journal.path}, pool {pool}\n")
+    try:
+        await worker.run(concurrency=concurrency, stop=stop, grace_s=parts.settings.grace_s)
+    finally:
+        await sessions.close()
+        await resources.close()
+        await journal.close()
+        audit.close()
+    return 0
+
+
+async def _repeat(action: Callable[[], Awaitable[None]], rung: asyncio.Event, every_s: float) -> None:
+    """Do something whenever ``rung`` is set, and from time to time. A failure is logged."""
+    while True:
+        try:
+            async with asyncio.timeout(every_s):
+                await rung.wait()
+        except TimeoutError:
+            pass
+        rung.clear()
+        try:
+            await action()
+        except AgentError as problem:
+            log.warning("%s", problem)
+        except Exception:  # The next time may succeed.
+            log.exception("unexpected error in a worker")
