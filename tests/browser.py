@@ -14,7 +14,7 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 
 #: How long anything may take before a test fails. Never how long it does take.
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 _FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
     "--no-default-browser-check", "--disable-background-networking", "--disable-component-update",
@@ -121,11 +121,11 @@ class Page:
             raise BrowserError(json.dumps(told["exceptionDetails"]))
         return told["result"].get("value")
 
-    async def until(self, script: str) -> None:
+    async def until(self, script: str, *, patience_s: float = PATIENCE_S) -> None:
         """Wait until an expression is truthy."""
         value = False
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(patience_s):
                 while not value:
                     with suppress(BrowserError):  # The page may be navigating.
                         value = await self.run(f"!!({script})")

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from browser import Browser, Page, browsing
-from harness import at_home
+from browser import Browser, browsing
 from optional import needs
-from zot.config.pairing import open_pairing
 from zot.config.tokens import path_in, read_scoped, revoke, scoped_path_beside
-from zot.serve.web import listen, open_daemon
 
-from .face import Face, faced, until
+from .face import Face, until
+from .pages import IDLE, begin, dashboard, link, messages, paired, text_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-ALL = ("view", "prompt", "approve", "self_approve")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -34,45 +28,8 @@ async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bro
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def face(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Face]:
-    home = tmp_path_factory.mktemp("dashboard") / "home"
-    home.mkdir()
-    (home / "config.toml").write_text('[agents.default]\nprovider = "lab"\npolicy = ["bash=ask", "*=allow"]\n')
-    async with faced(home) as face:
+    async with dashboard(tmp_path_factory.mktemp("dashboard") / "home") as face:
         yield face
-
-
-def link(face: Face, *roles: str, name: str = "") -> str:
-    path = path_in(face.daemon.place.data_dir)
-    code = open_pairing(path, name=name, roles=roles or ALL, now=time.time())
-    return f"http://127.0.0.1:{face.port}/web/#pair={code}"
-
-
-async def paired(browser: Browser, face: Face, *roles: str, name: str = "") -> Page:
-    """Return a page of a new profile that was paired."""
-    page = await browser.page(link(face, *roles, name=name), context=await browser.profile())
-    await page.until("document.getElementById('link').dataset.state === 'live'")
-    return page
-
-
-async def begin(page: Page, prompt: str) -> str:
-    """Start a session from the page with a first prompt; return its id."""
-    await page.run("location.hash = '#/new'")
-    await page.until("document.activeElement.id === 'first' && document.querySelector('#agent option')")
-    await page.type(prompt)
-    await page.run("document.querySelector('form').requestSubmit()")
-    await page.until("document.querySelector('.user')")
-    return str(await page.run("decodeURIComponent(location.hash.slice(4))"))
-
-
-async def messages(face: Face, session: str) -> list[dict[str, Any]]:
-    async with face.connected() as client:
-        await client.call("initialize", {"protocolVersion": 1})
-        told = await client.call("session/messages", {"sessionId": session})
-    found: list[dict[str, Any]] = told["result"]["messages"]
-    return found
-
-
-IDLE = "document.querySelector('.conversation [role=status]').textContent.startsWith('idle')"
 
 
 @needs("chromium")
@@ -183,9 +140,9 @@ async def test_an_approval_shows_every_argument_and_every_character(browser: Bro
 @needs("chromium")
 async def test_a_socket_that_is_killed_in_mid_turn_costs_no_text(browser: Browser, face: Face) -> None:
     page = await paired(browser, face, name="shaky")
-    session = await begin(page, "!slow 120 0.02")
+    session = await begin(page, "!slow 60 0.02")
     shown = "document.querySelector('.answer')?.textContent ?? ''"
-    for number in range(20):
+    for number in range(5):
         await page.until(f"({shown}).length > {number * 5}")
         mine = [one for one in face.daemon.connections if one.grant.name == "web.shaky"]
         for connection in mine:
@@ -198,39 +155,6 @@ async def test_a_socket_that_is_killed_in_mid_turn_costs_no_text(browser: Browse
     answers = await page.run("[...document.querySelectorAll('.answer')].map(one => one.textContent)")
     assert [one.strip() for one in answers] == [text_of(one).strip() for one in journal]
     assert await page.run("document.querySelectorAll('.user').length") == 1
-
-
-@needs("chromium")
-async def test_a_frozen_tab_catches_up_with_the_daemon_that_came_after(browser: Browser, tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    async with faced(home) as face:
-        page = await paired(browser, face)
-        session = await begin(page, "!echo before")
-        await page.until(IDLE)
-        url = face.url
-        await page.send("Page.setWebLifecycleState", state="frozen")
-    with at_home(home / "user"):
-        async with open_daemon(home, provider="lab") as daemon:
-            listening = await listen(daemon, url)
-            face = Face(daemon, listening.url, home)
-            async with face.connected() as client:
-                await client.begin(session)
-                await client.prompt(session, "!echo after")
-            await page.send("Page.setWebLifecycleState", state="active")
-            await page.until("document.querySelectorAll('.answer').length === 2")
-            await page.until("document.getElementById('link').dataset.state === 'live'")
-            shown = await page.run(
-                "[...document.querySelectorAll('.user > p:first-child, .answer')].map(one => one.textContent)"
-            )
-            assert shown == ["!echo before", "before", "!echo after", "after"]
-            listening.stop()
-            await daemon.close()
-            await listening.close()
-
-
-def text_of(message: dict[str, Any]) -> str:
-    content = message["content"]
-    return content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
 
 
 @needs("chromium")

@@ -166,7 +166,7 @@ class McpSessions(ABC):
 
     @abstractmethod
     def is_followed(self, session_id: str) -> bool:
-        """True if somebody else follows a session, and so can answer its approval requests."""
+        """True if another client follows a session, and so can answer its approval requests."""
 
     @abstractmethod
     def note(self, grant: Grant, method: str, session_id: str, outcome: str) -> None:
@@ -221,7 +221,7 @@ _REASONS: Final[Mapping[str, str]] = {
 
 
 class FollowedRun(Subscriber, JobObserver):
-    """A run that a client waits for: what it has done, and a signal for each change."""
+    """A run that a client waits for: its record, and a signal for each change."""
 
     def __init__(self, session: Session, exchange: Exchange, *, can_ask: bool) -> None:
         self.run = RecordedRun()
@@ -246,7 +246,7 @@ class FollowedRun(Subscriber, JobObserver):
         self._leave = self._session.history.subscribe(self)
 
     def begin(self, seq: int, run: RecordedRun, upto: int) -> None:
-        """Go on from what was recorded up to row ``upto`` of the run that begins at ``seq``."""
+        """Continue from the rows up to ``upto`` of the run that begins at ``seq``."""
         held, self._held = self._held or [], None
         self.seq, self.run = seq, run
         for batch in held:

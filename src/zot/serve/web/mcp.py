@@ -72,7 +72,7 @@ class _ResponseStream:
         return b"".join(map(_event, frames))
 
     def end(self) -> None:
-        """Discard what is still written: nobody reads it."""
+        """Discard later messages: the client has gone."""
         self._is_over = True
         self._frames = []
 
@@ -220,7 +220,7 @@ class McpEndpoint:
     ) -> None:
         """Send the answer, as a stream if it takes long or messages come before it.
 
-        If the client leaves, a request that is ``is_alone`` is cancelled; another one goes on, as its revision demands.
+        If the client leaves, a request that is ``is_alone`` is cancelled; others continue, as their revision demands.
         """
         tokens: Tokens | None = scope.get("zot.tokens")
         left = asyncio.ensure_future(gone(receive))

@@ -8,6 +8,7 @@ import { textOf } from "./tools.js";
 import { Transcript, downButton, usageText } from "./transcript.js";
 
 const PAGE = 40;
+const OLDER_PAGE = 20; // Small, so that scrolling never waits for one.
 const NEAR_PX = 800;
 const STATES = { idle: "idle", running: "running", waiting_approval: "waits for you" };
 
@@ -109,7 +110,7 @@ export class Conversation {
     this.isReading = true;
     const { loads } = this;
     try {
-      const page = await this.call("session/messages", { limit: PAGE, beforeIndex: this.first, view: "past" });
+      const page = await this.call("session/messages", { limit: OLDER_PAGE, beforeIndex: this.first, view: "past" });
       if (loads !== this.loads) return;
       const log = this.transcript.element;
       if (log.scrollTop < 1) log.scrollTop = 1; // Otherwise the browser keeps the top in view, not the messages.
@@ -287,13 +288,13 @@ export class Conversation {
       await this.call(steers ? "session/steer" : "session/prompt", { prompt, promptId, ...(files.length ? { attachments: files } : {}) });
       announce("The answer is complete.");
     } catch (problem) {
-      // A turn that failed has shown its error; a prompt that was refused never became one.
-      if (this.transcript.prompts.has(promptId)) return;
-      if (problem.sent) {
+      // A turn that failed shows its error, perhaps later; a prompt that was refused never became one.
+      const began = this.transcript.prompts.has(promptId) || problem.data?.stopReason;
+      if (problem.sent && !began) {
         this.lost.set(promptId, { text: prompt, attachments }); // The replay will tell.
         return;
       }
-      this.unsent(prompt, attachments, problem.message);
+      if (!began) this.unsent(prompt, attachments, problem.message);
     }
     this.composer.dequeue(promptId);
   }
@@ -389,7 +390,8 @@ export class Conversation {
       preview, h("label", { class: "check" }, files, h("span", null, "Restore files")), h("p", { class: "buttons" }, go, copy)];
   }
 
-  showExtensions() {
+  async showExtensions() {
+    await this.readExtensions();
     dialog("Extensions", () => h("ul", { class: "extensions" }, ...this.extensions.map((one) => h("li", { data: { state: one.state } },
       h("div", { class: "row" }, h("span", { class: "dot", "aria-hidden": true }), h("b", null, one.name), h("span", { class: "facts" }, one.state)),
       one.problem ? h("p", { class: "notice error" }, one.problem) : null,

@@ -54,7 +54,7 @@ export class Panels {
     const close = button("Close the panel", () => this.call("session/panel_close", { panelId: id }), { kind: "quiet", picture: "close" });
     const may = this.connection.may("session/panel_key");
     close.hidden = !may;
-    one.element = h("section", { class: "panel", tabIndex: 0, data: { panel: id }, on: { keydown: (press) => may && this.press(id, press) } },
+    one.element = h("div", { class: "panel", role: "group", tabIndex: 0, data: { panel: id }, on: { keydown: (press) => may && this.press(id, press) } },
       h("div", { class: "row" }, one.title, one.owner, close), one.lines, one.footer);
     this.open.set(id, one);
     this.element.append(one.element);

@@ -42,24 +42,23 @@ export class Cards {
     const result = h("p", { class: "outcome", role: "status" });
     const buttons = h("div", { class: "buttons" });
     const left = h("time", { dateTime: request.deadline, title: request.deadline, data: { deadline: request.deadline } });
-    const who = this.board.asker(request);
     const title = visible(kind === "approval" ? request.tool : `${request.origin ?? "A tool"} asks`);
-    const one = { sessionId, id, buttons, result, element: null };
+    const place = h("a", { href: `#/s/${encodeURIComponent(sessionId)}` });
+    const one = { sessionId, id, buttons, result, place, who: h("p", { class: "facts" }), request, element: null };
     const body = kind === "approval" ? described(request.tool, request.args) : this.question(request, one);
     if (kind === "approval" && this.board.connection.may("session/approve")) {
       const decide = (decision) => () => this.answer(one, "session/approve", { decision });
       buttons.append(button("Allow once", decide("allow_once"), { kind: "main", key: "a" }),
         button("Always allow", decide("allow_always"), { key: "l" }), button("Reject", decide("reject"), { kind: "bad", key: "r" }));
     }
-    const place = named ? h("a", { href: `#/s/${encodeURIComponent(sessionId)}` }, this.board.titleOf(sessionId)) : null;
-    one.element = h("section", { class: "card request", tabIndex: 0, data: { kind, request: keyOf(sessionId, id) },
+    one.element = h("article", { class: "card request", tabIndex: 0, data: { kind, request: keyOf(sessionId, id) },
       "aria-label": `${title}${kind === "approval" ? " waits for approval" : ""}`, on: { keydown: (press) => byKey(press, buttons) } },
     h("div", { class: "row" }, h("h3", null, title), named ? h("span", { class: "in" }, "in ", place) : null,
       h("span", { class: "left" }, left)),
-    who ? h("p", { class: "facts" }, who) : null, ...body, buttons, result);
+    one.who, ...body, buttons, result);
     if (kind === "approval") one.element.classList.add("approval");
     const key = keyOf(sessionId, id);
-    this.shown.set(key, [...(this.shown.get(key) ?? []).filter(({ element }) => element.isConnected), one]);
+    this.shown.set(key, [...(this.shown.get(key) ?? []), one]);
     this.tick();
     return one.element;
   }
@@ -87,6 +86,7 @@ export class Cards {
     try {
       await this.board.connection.call(method, { sessionId: one.sessionId, requestId: one.id, ...params });
     } catch (problem) {
+      if (one.element.dataset.settled !== undefined) return; // Somebody else was first, and the card says who.
       say(one.result, problem.message);
       for (const each of one.buttons.children) each.disabled = false;
       this.board.refresh();
@@ -104,7 +104,12 @@ export class Cards {
     this.shown.delete(key);
   }
 
+  /** Show the time left, and what is known of the session by now. */
   tick() {
+    for (const one of [...this.shown.values()].flat()) {
+      say(one.place, this.board.titleOf(one.sessionId));
+      say(one.who, this.board.asker(one.request));
+    }
     for (const one of document.querySelectorAll(".request:not([data-settled]) time[data-deadline]")) {
       const seconds = Math.round((Date.parse(one.dataset.deadline) - Date.now()) / 1000);
       if (Number.isFinite(seconds)) say(one, seconds > 90 ? `${Math.round(seconds / 60)} min left` : `${Math.max(0, seconds)} s left`);

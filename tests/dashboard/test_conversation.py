@@ -1,0 +1,289 @@
+"""Conversations with lab: each thing that the page offers, used as a person uses it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from browser import Browser, Page
+from extensions.stage import Extension
+from optional import needs
+from serve.daemon.test_overview import png
+from serve.web.face import Face
+from serve.web.pages import IDLE, begin, dashboard, messages, open_session, paired, recorded, shown, submit
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+#: Puts a file where a person would drop or paste it.
+DROP = """(() => {
+  const transfer = new DataTransfer();
+  transfer.items.add(new File([Uint8Array.from(atob(%s), (one) => one.charCodeAt(0))], %s, { type: %s }));
+  const target = document.querySelector(%s);
+  const options = { bubbles: true, cancelable: true };
+  target.dispatchEvent(%s ? new DragEvent("drop", { ...options, dataTransfer: transfer })
+    : new ClipboardEvent("paste", { ...options, clipboardData: transfer }));
+})()"""
+NOTES = """
+window.notes = [];
+window.Notification = class {
+  static permission = "granted";
+  static async requestPermission() { return "granted"; }
+  constructor(title, { body }) { window.notes.push(body); }
+};"""
+PANEL = """
+hello("commands", "panels")
+say("register_command", name="tasks", description="Show the tasks")
+say("ready")
+lines = ["first", "second"]
+for frame in frames():
+    if frame["type"] == "command_invoked":
+        panel = {"id": "p", "title": "Tasks", "lines": lines, "footer": "x marks"}
+        say("command_response", id=frame["id"], action="open_panel", open_panel=panel)
+    elif frame["type"] == "panel_key":
+        key = frame.get("text") or frame["key"]
+        say("panel_render", panel_id="p", title="Tasks", lines=[*lines, "key " + key], footer="x marks")
+"""
+
+
+async def texts(page: Page, selector: str) -> list[str]:
+    found: list[str] = await page.run(
+        f"[...document.querySelectorAll({json.dumps(selector)})].map(one => one.textContent)"
+    )
+    return found
+
+
+async def attach(page: Page, data: bytes, name: str, kind: str, *, drop: bool) -> None:
+    target = ".conversation" if drop else "#prompt"
+    words = (json.dumps(one) for one in (base64.b64encode(data).decode(), name, kind, target, drop))
+    await page.run(DROP % tuple(words))
+
+
+@needs("chromium")
+async def test_code_is_highlighted_and_an_edit_is_a_diff(browser: Browser, face: Face, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("one\ntwo\nthree\n")
+    page = await paired(browser, face)
+    edit = json.dumps({"path": "a.py", "edits": [{"oldText": "two", "newText": "2"}]})
+    code = json.dumps("```python\ndef f(): return 1\n```\n\n| a | b |\n| - | - |\n| 1 | 2 |")
+    await begin(page, f'!script call read {{"path": "a.py"}} ;; --- ;; call edit {edit} ;; --- ;; say {code}', tmp_path)
+    await page.until(IDLE)
+    assert await page.run("[...document.querySelectorAll('.answer .t-word')].map(one => one.textContent)") == [
+        "def",
+        "return",
+    ]
+    assert await page.text(".answer td") == "1"
+    assert await texts(page, ".output.diff > :is(.add, .del)") == ["- two", "+ 2"]
+    assert await texts(page, ".tool .about") == ["a.py", "a.py"]
+    assert page.problems == []
+
+
+@needs("chromium")
+async def test_output_of_a_command_is_live_and_its_approval_shows_all_of_it(
+    browser: Browser, face: Face, tmp_path: Path
+) -> None:
+    page = await paired(browser, face)
+    gate = tmp_path / "gate"
+    await begin(page, f"!bash echo begun; until [ -e {gate} ]; do sleep 0.05; done; echo over", tmp_path)
+    await page.until("document.querySelector('.approval button')")
+    assert str(gate) in await page.text(".approval .command")
+    await page.run("document.querySelector('.approval').focus()")
+    await page.press("a")
+    await page.until("document.querySelector('.tool .output').textContent.includes('begun')")
+    assert await page.text(".tool .state") == "running"
+    gate.touch()
+    await page.until(IDLE)
+    assert "over" in await page.text(".tool .output")
+    assert await page.text(".approval .outcome")
+
+
+@needs("chromium")
+async def test_images_are_attached_by_drop_and_paste_and_shown(browser: Browser, face: Face, tmp_path: Path) -> None:
+    page = await paired(browser, face)
+    session = await begin(page, "!echo begun", tmp_path)
+    await page.until(IDLE)
+    await attach(page, png(1), "drop.png", "image/png", drop=True)
+    await page.until("document.querySelectorAll('.chips li').length === 1")
+    await attach(page, b"pasted text", "note.txt", "text/plain", drop=False)
+    await page.until("document.querySelectorAll('.chips li').length === 2")
+    await submit(page, "!echo seen")
+    await page.until("document.querySelectorAll('.user').length === 2")
+    await page.until("document.querySelector('.user img')?.naturalWidth === 1")
+    assert await page.run("document.querySelectorAll('.chips li').length") == 0
+    prompt = [one for one in await messages(face, session) if one["role"] == "user"][-1]
+    assert [block["type"] for block in prompt["blocks"]] == ["text", "image"] or "image" in str(prompt["blocks"])
+    assert "pasted text" in prompt["content"]
+    again = await paired(browser, face)  # Also in a page that was not there.
+    await open_session(again, session)
+    await again.until("document.querySelector('.user img')?.naturalWidth === 1")
+    assert again.problems == []
+
+
+@needs("chromium")
+async def test_commands_and_files_are_completed(browser: Browser, face: Face, tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "my file.py").write_text("")
+    page = await paired(browser, face)
+    await begin(page, "!echo begun", tmp_path)
+    await page.until(IDLE)
+    await page.run("document.getElementById('prompt').focus()")
+    await page.type("!echo @myf")
+    await page.until("document.querySelector('.offers li')?.textContent === 'src/my file.py'")
+    await page.press("Tab")
+    assert await page.run("document.getElementById('prompt').value") == '!echo @"src/my file.py" '
+    await page.press("Enter")
+    await page.until("document.querySelectorAll('.answer').length === 2")
+    await page.until(IDLE)
+    await page.type("/ren")
+    await page.until("document.querySelector('.offers li b')?.textContent === '/rename'")
+    await page.press("Enter")
+    await page.type("A better title")
+    await page.press("Enter")
+    await page.until("document.querySelector('.head h2').textContent === 'A better title'")
+    await page.until("document.querySelector('#sessions [aria-current] .title').textContent === 'A better title'")
+
+
+@needs("chromium")
+async def test_a_session_is_rewound_with_a_preview_of_files_and_the_rewind_is_undone(
+    browser: Browser, face: Face, tmp_path: Path
+) -> None:
+    page = await paired(browser, face)
+    session = await begin(page, "!write kept.txt first", tmp_path)
+    await page.until(IDLE)
+    await submit(page, "!write kept.txt second")
+    await page.until("document.querySelectorAll('.user').length === 2")
+    await page.until(IDLE)
+    await submit(page, "/rewind ")
+    await page.until("document.querySelectorAll('dialog input[type=radio]').length === 2")
+    await page.run("document.querySelector('dialog input[type=radio]').click()")
+    await page.until("document.querySelector('.preview code')?.textContent === 'kept.txt'")
+    assert (tmp_path / "kept.txt").read_text() == "second"
+    await page.run("document.querySelector('dialog .buttons .main').click()")
+    await page.until("document.querySelectorAll('.user').length === 1")
+    assert (tmp_path / "kept.txt").read_text() == "first"
+    assert await page.run("document.getElementById('prompt').value") == "!write kept.txt second"
+    assert await shown(page) == await recorded(face, session)
+    await page.run("[...document.querySelectorAll('.toast button')].find(one => one.textContent === 'Undo').click()")
+    await page.until("document.querySelectorAll('.user').length === 2")
+    assert (tmp_path / "kept.txt").read_text() == "second"
+
+
+@needs("chromium")
+async def test_a_session_is_forked_and_deleted_and_found(browser: Browser, face: Face, tmp_path: Path) -> None:
+    page = await paired(browser, face)
+    session = await begin(page, "!echo zebra crossing", tmp_path)
+    await page.until(IDLE)
+    await submit(page, "/fork ")
+    await page.until(f"decodeURIComponent(location.hash.slice(4)) !== {json.dumps(session)}")
+    await page.until("document.querySelectorAll('.answer').length === 1")
+    await page.run("document.getElementById('search').focus()")
+    await page.type("zebra cross")
+    await page.until("document.querySelectorAll('#sessions a').length === 2")
+    await submit(page, "/delete ")
+    await page.until("document.querySelector('dialog .bad')")
+    await page.run("document.querySelector('dialog .bad').click()")
+    await page.until("location.hash === '#/'")
+    await page.until("document.querySelectorAll('#sessions a').length === 1")
+    assert await page.run("document.querySelector('#sessions a').dataset.session") == session
+
+
+@needs("chromium")
+async def test_a_panel_takes_keys_and_extensions_have_states(browser: Browser, tmp_path: Path) -> None:
+    good, bad = Extension(tmp_path, "tasks", PANEL), Extension(tmp_path, "bad", "raise SystemExit('cannot')\n")
+    async with dashboard(tmp_path / "home", ext=(str(good.directory), str(bad.directory))) as face:
+        page = await paired(browser, face)
+        session = await begin(page, "!echo begun", tmp_path)
+        await page.until(IDLE)
+        await submit(page, "/tasks ")
+        await page.until("document.activeElement.dataset.panel === 'p'")
+        assert await page.text(".panel pre") == "first\nsecond"
+        await page.press("x")
+        await page.until("document.querySelector('.panel pre').textContent.endsWith('key x')")
+        await page.send("Input.dispatchKeyEvent", type="keyDown", key="ArrowDown", windowsVirtualKeyCode=40)
+        await page.until("document.querySelector('.panel pre').textContent.endsWith('key down')")
+        other = await paired(browser, face)  # The same panel, in the same state.
+        await open_session(other, session)
+        await other.until("document.querySelector('.panel pre')?.textContent.endsWith('key down')")
+        await page.until("document.querySelector('.head .warn')")
+        await page.run("document.querySelector('.head .warn').click()")
+        states = "[...document.querySelectorAll('.extensions li')].map(one => one.dataset.state)"
+        assert await page.run(states) == ["running", "failed"]
+        await page.run("document.querySelector('dialog').close()")
+        await page.run("document.querySelector('.panel button').click()")
+        await other.until("!document.querySelector('.panel')")
+
+
+@needs("chromium")
+async def test_the_overview_has_spending_health_and_audit_lines(browser: Browser, face: Face, tmp_path: Path) -> None:
+    page = await paired(browser, face)
+    await begin(page, "!usage 1000 500 0 0", tmp_path)
+    await page.until(IDLE)
+    await page.press("Escape")
+    await page.run("document.getElementById('main').focus()")
+    await page.press("o")
+    await page.until("document.querySelector('.overview .chart svg')")
+    assert "lab/lab-1" in await page.text(".bars")
+    await page.until("document.querySelector('.overview dd.good')?.textContent === 'ok'")
+    assert "session/prompt" in await page.text(".overview table")
+    assert page.problems == []
+
+
+@needs("chromium")
+async def test_unread_sessions_are_marked_until_they_are_opened(browser: Browser, face: Face, tmp_path: Path) -> None:
+    page = await paired(browser, face)
+    session = await begin(page, "!echo begun", tmp_path)
+    await page.until(IDLE)
+    await page.run("location.hash = '#/inbox'")
+    async with face.connected() as client:
+        await client.begin(session)
+        await client.prompt(session, "!echo elsewhere")
+    row = f"[...document.querySelectorAll('#sessions a')].find(one => one.dataset.session === {json.dumps(session)})"
+    await page.until(f"{row}.hasAttribute('data-unread') && {row}.textContent.includes('elsewhere')")
+    await open_session(page, session)
+    await page.until(f"!{row}.hasAttribute('data-unread')")
+
+
+@needs("chromium")
+async def test_notifications_are_opt_in(browser: Browser, face: Face, tmp_path: Path) -> None:
+    page = await paired(browser, face)
+    await page.run(NOTES)
+    await page.run("Object.defineProperty(document, 'visibilityState', { get: () => 'hidden' })")
+    await begin(page, "!bash echo one", tmp_path)
+    await page.until("document.querySelector('.approval button')")
+    assert await page.run("window.notes.length") == 0
+    await page.run("document.getElementById('settings').click()")
+    await page.until("document.querySelector('dialog input[type=checkbox]')")
+    await page.run("document.querySelector('dialog input[type=checkbox]').click()")
+    await page.until("JSON.parse(localStorage.getItem('zot')).notify === true")
+    await page.run("document.querySelector('dialog').close(); document.querySelector('.approval').focus()")
+    await page.press("r")
+    await page.until("window.notes.some(one => one.includes('has ended'))")
+
+
+@needs("chromium")
+async def test_a_question_of_a_tool_is_a_card_with_fields(browser: Browser, face: Face) -> None:
+    page = await paired(browser, face)
+    module = "document.querySelector('script[type=module]').src.replace('main.js', 'requests.js')"
+    fields = [
+        {"name": "n", "kind": "integer", "title": "Number", "required": True, "minimum": 1},
+        {"name": "c", "kind": "choice", "choices": [{"value": "a"}, {"value": "b"}]},
+    ]
+    about = {"origin": "mcp:files", "message": "Which one?", "deadline": "2099-01-01T00:00:00Z"}
+    question = {"sessionId": "s", "id": "q", "kind": "question", "fields": fields, **about}
+    script = f"""import({module}).then(({{ Cards }}) => {{
+      const board = new EventTarget();
+      window.sent = [];
+      Object.assign(board, {{ titleOf: (id) => id, asker: () => "", refresh() {{}},
+        connection: {{ may: () => true, call: async (method, params) => window.sent.push([method, params]) }} }});
+      document.getElementById("main").replaceChildren(new Cards(board).card({json.dumps(question)}));
+    }})"""
+    await page.run(script)
+    await page.run("document.querySelector('.request input').value = '7'")
+    await page.run("document.querySelector('.request select').value = 'b'")
+    await page.run("document.querySelector('.request').focus()")
+    await page.press("a")
+    await page.until("window.sent.length")
+    assert await page.run("window.sent") == [
+        ["session/answer", {"sessionId": "s", "requestId": "q", "action": "accept", "content": {"n": 7, "c": "b"}}]
+    ]
