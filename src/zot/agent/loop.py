@@ -332,7 +332,7 @@ class Agent:
     def _offered(self) -> Mapping[str, Tool]:
         """Return the tools the model may call now, by name; a built-in tool wins over an extension's.
 
-        Those of the source come last: what it finds later then changes nothing before them.
+        Those of the source come last, so that tools it finds later do not change the tools before them.
         """
         found = () if self.source is None else self.source.tools(self.model.context_window)
         provided = [*self.extensions.tools(), *found]

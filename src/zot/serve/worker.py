@@ -108,7 +108,7 @@ class FleetWorker:
                     await asyncio.sleep(_BUSY_S)
                 await session.worker.finish()
         except asyncio.CancelledError:
-            # The worker ends, or the database was gone. A run that has begun goes on in its session; any other prompt
+            # The worker ends, or the database was gone. A run that has begun continues in its session; any other prompt
             # is for the next worker.
             with suppress(AgentError):
                 if not await self._has_begun(prompt):

@@ -272,7 +272,7 @@ class CallProgress(msgspec.Struct, frozen=True):
 
 
 class ListChanged(msgspec.Struct, frozen=True):
-    """A list of the server is no longer what it was."""
+    """A list of the server has changed."""
 
     kind: Literal["tools", "prompts", "resources"]
 
