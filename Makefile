@@ -21,7 +21,7 @@ PYTHONS ?= $(shell $(PYTHON) scripts/pythons.py)
 # How much of the faults is tried: "--sample 50", "--only prompt".
 FAULTS ?=
 
-.PHONY: demo test test-all test-quick check attacks web-test bench clean format lab-agents acp-clients faults mutants lock docs release fleet-test fleet-demo
+.PHONY: demo test test-all test-quick check attacks web-test bench clean format lab-agents acp-clients mcp-conformance faults mutants lock docs release fleet-test fleet-demo
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
@@ -72,6 +72,10 @@ bench: $(STAMP)
 # Real agents from npm and PyPI, installed on the first run. AGENTS="codex pi --scene shell" runs a part.
 lab-agents: $(STAMP)
 	@$(BIN)/python scripts/lab_agents.py $(AGENTS)
+
+# zot's MCP client and real servers, from npm. MCP="--only servers" runs a part.
+mcp-conformance: $(STAMP)
+	@$(BIN)/python scripts/mcp_conformance.py $(MCP)
 
 # Real clients of the Agent Client Protocol from npm, installed on the first run, and the tests against its published schema.
 acp-clients: $(STAMP)

@@ -356,6 +356,20 @@ AgentEvent: TypeAlias = (
 #: Deltas, whose content a later event repeats as a whole.
 PIECES: Final[frozenset[type]] = frozenset({TextDelta, ThinkingDelta, ToolUseArgs, ToolProgress})
 
+#: States of an MCP server: not started yet, starting, running, failed, in need of a login, switched off, or unusable.
+McpStanding: TypeAlias = Literal["idle", "starting", "running", "failed", "login", "disabled", "unusable"]
+
+
+class McpServerState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An MCP server of a session. ``tools`` counts those that are known; ``problem`` says why it cannot be used."""
+
+    name: str
+    state: McpStanding
+    tools: int = 0
+    problem: str = ""
+    revision: str = ""
+
+
 SessionStatus: TypeAlias = Literal["idle", "running", "waiting_approval"]
 
 
@@ -364,7 +378,7 @@ class SessionState(msgspec.Struct, frozen=True):
 
     ``pending`` is the open approval request. ``session`` is "" if the session is not recorded. ``queued`` counts the
     prompts that wait for the running one. ``context_window`` is 0 if unknown. ``locked`` means that the tools are
-    confined to the session's directory. ``questions`` wait for the user.
+    confined to the session's directory. ``questions`` wait for the user. ``mcp`` has the MCP servers.
     """
 
     provider: str
@@ -382,6 +396,7 @@ class SessionState(msgspec.Struct, frozen=True):
     context_window: int = 0
     locked: bool = False
     questions: tuple[QuestionRequest, ...] = ()
+    mcp: tuple[McpServerState, ...] = ()
 
 
 def status_of(pending: ApprovalRequest | None, *, busy: bool) -> SessionStatus:

@@ -15,7 +15,7 @@ from zot.config.flags import parse
 from zot.config.vendors import VENDORS
 from zot.errors import ConfigError, UsageError
 from zot.runtime.open import OpenRequest, open_unrecorded
-from zot.runtime.providers import models_of
+from zot.runtime.provider_choice import models_of
 from zot.runtime.shared import SharedResources
 
 EVERYTHING = """

@@ -27,6 +27,14 @@ TOOLS: list[dict[str, Any]] = [
 ]
 
 
+CAPABILITIES: dict[str, Any] = {"tools": {"listChanged": True}}
+if MODE == "rich":
+    CAPABILITIES |= {"prompts": {}, "resources": {}}
+if MODE == "crowd":
+    TOOLS = [
+        {"name": f"tool{number}", "description": f"{'Sends mail' if number == 7 else 'Counts'} x{number} " + "y" * 900,
+         "inputSchema": TEXT} for number in range(100)
+    ]  # fmt: skip
 FORM: dict[str, Any] = {
     "message": "Who are\x1b you?",
     "requestedSchema": {
@@ -78,10 +86,10 @@ def greet(request: dict[str, Any]) -> None:
         elif MODE == "exits-at-discover":
             sys.exit(1)
         elif MODE != "silent-at-discover":
-            answer(request, {"supportedVersions": [STATELESS], "capabilities": {"tools": {}}})
+            answer(request, {"supportedVersions": [STATELESS], "capabilities": CAPABILITIES})
     else:
         version = "1999-01-01" if MODE == "lies" else "2025-11-25"
-        answer(request, {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": {"name": "s"}})
+        answer(request, {"protocolVersion": version, "capabilities": CAPABILITIES, "serverInfo": {"name": "s"}})
 
 
 def call(request: dict[str, Any]) -> None:
@@ -130,6 +138,10 @@ def call(request: dict[str, Any]) -> None:
             wanted = {"q": {"method": "elicitation/create", "params": {"message": "your key?"}}}
             result = {"resultType": "input_required", "inputRequests": wanted, "requestState": "here"}
             say({"id": request["id"], "result": result})
+        case "changes":
+            TOOLS.append({"name": "later", "inputSchema": {}})
+            say({"method": "notifications/tools/list_changed"})
+            answer(request, text("done"))
         case "form-old":
             answer(request, text(json.dumps(ask("elicitation/create", FORM)["result"])))
         case "form" if "inputResponses" in params:
@@ -165,6 +177,19 @@ def main() -> None:
                 greet(message)
             case "tools/list":
                 answer(message, {"tools": TOOLS, **({"ttlMs": 0} if MODE == "stale" else {})})
+            case "prompts/list":
+                wanted = [{"name": "what", "required": True}, {"name": "how"}]
+                answer(
+                    message,
+                    {"prompts": [{"name": "review", "description": "Look", "arguments": wanted}, {"name": "/"}]},
+                )
+            case "prompts/get":
+                said = f"Review {message['params']['arguments']}"
+                answer(message, {"messages": [{"role": "user", "content": {"type": "text", "text": said}}]})
+            case "resources/list":
+                answer(message, {"resources": [{"uri": "note://a", "name": "A note"}]})
+            case "resources/read":
+                answer(message, {"contents": [{"uri": message["params"]["uri"], "text": "the note"}]})
             case "tools/call":
                 call(message)
             case _:

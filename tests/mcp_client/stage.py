@@ -55,6 +55,11 @@ class McpStage(Stage):
         [result] = results([event for event in events if event["type"] == "tool_result"])
         return result
 
+    async def find(self, query: str) -> list[tuple[str, bool]]:
+        """The results of a search for tools by the model."""
+        events = await self.prompt(f"call find_tools {json.dumps({'query': query})} ;; --- ;; say done")
+        return results([event for event in events if event["type"] == "tool_result"])
+
     def mcp_servers(self) -> Any:
         return self.session.tools.mcp  # type: ignore[attr-defined]  # It is a Toolbox here.
 

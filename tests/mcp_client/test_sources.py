@@ -11,7 +11,7 @@ from zot.config.config import Config, checked, resolve
 from zot.config.flags import McpServer
 from zot.config.trust import TrustStore
 from zot.errors import ConfigError, ProtocolError, UsageError
-from zot.mcp.listing import MAX_TTL_S, OfferedTool, ToolCache, check_tool, tool_name
+from zot.mcp.listing import MAX_TTL_S, CachedList, OfferedTool, ToolCache, check_tool, tool_name
 from zot.mcp.server_settings import McpSource, find_servers, project_file
 from zot.messages import ToolSpec
 from zot.wire.mcp import ListedTool
@@ -120,7 +120,7 @@ def test_the_flag_is_parsed_and_checked() -> None:
 
     assert mcp_server("a=run 'x y' z") == ("a", McpServer(command="run", args=("x y", "z")))
     for wrong in ("run", "=run", "a=", "a__b=x", "a='x", "é=x", "-a=x", "x" * 33 + "=y"):
-        with pytest.raises(ValueError, match=r"expected NAME=COMMAND|is no name"):
+        with pytest.raises(ValueError, match=r"expected NAME=COMMAND|is not a valid server name"):
             mcp_server(wrong)
 
 
@@ -161,13 +161,13 @@ def test_the_cache_expires_and_survives_damage(tmp_path: Path) -> None:
     clock = [1000.0]
     cache = ToolCache(str(tmp_path), now=lambda: clock[0])
     tool = OfferedTool("x", ToolSpec("mcp__s__x", "", {}), read_only=True)
-    cache.put("d", "2026-07-28", [tool], 10.0)
+    cache.put("d", CachedList("2026-07-28", (tool,), 0.0), 10.0)
     found = cache.get("d")
     assert found is not None
     assert (found.tools, cache.is_current(found)) == ((tool,), True)
     clock[0] += 11
     assert not cache.is_current(found)
-    cache.put("e", "", [], 1e18)
+    cache.put("e", CachedList("", (), 0.0), 1e18)
     clock[0] -= 100
     long = cache.get("e")
     assert long is not None

@@ -14,7 +14,7 @@ from zot.config.config import Config
 from zot.errors import ConfigError, UserError
 from zot.providers.lab.script import Script
 from zot.providers.models import Catalogue, Model, Price, catalogue
-from zot.runtime.providers import models_of
+from zot.runtime.provider_choice import models_of
 
 
 def models(home: Path, provider: str, *own: dict[str, Any]) -> Catalogue:

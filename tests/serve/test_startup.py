@@ -222,7 +222,7 @@ def test_hello_is_answered_before_the_heavy_parts_are_loaded() -> None:
     needed = {
         "zot.cli", "zot.commands", "zot.commands.rpc", "zot.config", "zot.config.config", "zot.config.credentials",
         "zot.config.flags", "zot.config.vendors", "zot.encoding", "zot.errors", "zot.providers", "zot.providers.models",
-        "zot.runtime", "zot.runtime.check", "zot.runtime.providers", "zot.serve", "zot.serve.stdio", "zot.text",
+        "zot.runtime", "zot.runtime.check", "zot.runtime.provider_choice", "zot.serve", "zot.serve.stdio", "zot.text",
         "zot.version", "zot.wire", "zot.wire.lines", "zot.wire.rpc_greeting",
     }  # fmt: skip
     assert {name for name in loaded if name.startswith("zot.")} - needed == set()
@@ -236,7 +236,7 @@ def test_initialize_of_an_editor_is_answered_before_the_heavy_parts_are_loaded()
     needed = {
         "zot.cli", "zot.commands", "zot.commands.acp", "zot.config", "zot.config.config", "zot.config.credentials",
         "zot.config.flags", "zot.config.vendors", "zot.encoding", "zot.errors", "zot.providers", "zot.providers.models",
-        "zot.runtime", "zot.runtime.check", "zot.runtime.providers", "zot.serve", "zot.serve.stdio", "zot.text",
+        "zot.runtime", "zot.runtime.check", "zot.runtime.provider_choice", "zot.serve", "zot.serve.stdio", "zot.text",
         "zot.version", "zot.wire", "zot.wire.lines", "zot.wire.acp_greeting", "zot.wire.jsonrpc",
     }  # fmt: skip
     assert {name for name in loaded if name.startswith("zot.")} - needed == set()
@@ -279,7 +279,7 @@ def test_the_greeting_of_an_mcp_client_is_answered_before_the_heavy_parts_are_lo
     needed = {
         "zot.cli", "zot.commands", "zot.commands.mcp_serve", "zot.config", "zot.config.config",
         "zot.config.credentials", "zot.config.flags", "zot.config.vendors", "zot.encoding", "zot.errors",
-        "zot.providers", "zot.providers.models", "zot.runtime", "zot.runtime.check", "zot.runtime.providers",
+        "zot.providers", "zot.providers.models", "zot.runtime", "zot.runtime.check", "zot.runtime.provider_choice",
         "zot.serve", "zot.serve.stdio", "zot.text", "zot.version", "zot.wire", "zot.wire.lines", "zot.wire.jsonrpc",
         "zot.wire.mcp_server",
     }  # fmt: skip

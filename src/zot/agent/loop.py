@@ -144,7 +144,7 @@ class Agent:
         self.extensions = extensions or NoExtensions()
         self.system = settings.system
         self._tools = {tool.spec.name: tool for tool in tools}
-        self._source = source
+        self.source = source
         self._max_steps = settings.max_steps
         self._budget = settings.budget
         self.reasoning = settings.reasoning
@@ -186,8 +186,8 @@ class Agent:
         like; the owner of the run reports them.
         """
         await self.extensions.ready()
-        if self._source is not None:
-            self._source.begin()
+        if self.source is not None:
+            self.source.begin()
         while True:
             if run.phase is RunPhase.USING_TOOLS:
                 question = await self._calls.run(run, self._offered())
@@ -332,9 +332,10 @@ class Agent:
     def _offered(self) -> Mapping[str, Tool]:
         """Return the tools the model may call now, by name; a built-in tool wins over an extension's.
 
-        Those of the source come last: what it finds later then changes nothing before them.
+        Those of the source come last, so that tools it finds later do not change the tools before them.
         """
-        provided = [*self.extensions.tools(), *(() if self._source is None else self._source.tools())]
+        found = () if self.source is None else self.source.tools(self.model.context_window)
+        provided = [*self.extensions.tools(), *found]
         if not provided:
             return self._tools
         others = {tool.spec.name: tool for tool in provided if tool.spec.name not in self._tools}

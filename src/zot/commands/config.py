@@ -29,7 +29,7 @@ from zot.config.shell_commands import risk_of
 from zot.config.vendors import VENDORS, endpoint
 from zot.errors import AgentError, ConfigError, InvalidConfigFile, UsageError
 from zot.providers.models import Model
-from zot.runtime.providers import models_of
+from zot.runtime.provider_choice import models_of
 from zot.text import did_you_mean
 from zot.ui.readable import counted, one_line
 

@@ -14,7 +14,7 @@ from zot.config.vendors import VENDORS
 from zot.errors import AgentError, ConfigError, KeyMissing, UserError
 from zot.journal.opening import open_journal
 from zot.runtime.check import check, check_settings
-from zot.runtime.providers import unused_key
+from zot.runtime.provider_choice import unused_key
 
 
 class Check(msgspec.Struct, frozen=True):

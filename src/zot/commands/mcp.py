@@ -1,9 +1,10 @@
-"""`zot mcp`: list, test and call MCP servers, show their logs, and trust those of a project."""
+"""`zot mcp`: add, list, test, call and log in to MCP servers, show their logs, and trust those of a project."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shlex
 import sys
 import time
@@ -28,16 +29,20 @@ from zot.commands.subcommands import (
     write_json,
 )
 from zot.config.config import AGENT_FLAGS, MCP_FILE, Config, data_directory, resolve, zot_home
-from zot.config.flags import Flag
+from zot.config.flags import Flag, mcp_server
+from zot.config.server_tables import add_server, enable_server, remove_server
 from zot.config.trust import TrustStore
 from zot.errors import ConfigError, ToolFailed, UserError
 from zot.extensions.log import log_path, read
+from zot.mcp.http_connection import HttpServerConnection
 from zot.mcp.listing import ToolCache
-from zot.mcp.server_settings import McpSource, find_servers, project_file, read_project
+from zot.mcp.server_connection import McpLaunch
+from zot.mcp.server_settings import McpSource, find_servers, other_files, project_file, read_project, read_servers
 from zot.mcp.servers import ManagedServer
 from zot.mcp.tool import McpTool
 from zot.messages import TextBlock
 from zot.runtime.check import working_directory
+from zot.runtime.mcp import open_tokens
 from zot.runtime.shared import SharedResources
 from zot.runtime.toolbox import Toolbox
 from zot.text import did_you_mean, escaped, escaped_bytes, printable, printable_line
@@ -62,7 +67,8 @@ class McpRow(msgspec.Struct, frozen=True):
 
 
 def _config(request: CommandRequest) -> Config:
-    return resolve({name: value for name, value in request.settings.items() if name not in ("json", "follow")})
+    own = ("json", "follow", "env", "header")
+    return resolve({name: value for name, value in request.settings.items() if name not in own})
 
 
 def _found(config: Config) -> list[McpSource]:
@@ -245,11 +251,14 @@ def _trust(request: CommandRequest) -> int:
     for one in project.sources:
         what = shlex.join(one.argv) or one.url or one.problem
         write(f"{one.name}: {printable(what)}\n")
+        if one.own_env:  # Not their values, which may be secret.
+            write(f"    sets {printable(', '.join(sorted(one.own_env)))}\n")
     covered = {place for one in project.sources for place, state in (one.files or {}).items() if state}
     for place in sorted(covered):
         write(f"    with {printable(os.path.relpath(place, cwd))}\n")
     _store(config).trust_as(path, project.fingerprint)
-    write(f"trusted {printable(path)} as it is now, and the files of the project that its command lines name\n")
+    write(f"trusted {printable(path)} as it is now, and the project's files that its commands and variables name\n")
+    write("not covered: what these files and programs load themselves, such as imports and installed packages\n")
     return 0
 
 
@@ -267,10 +276,156 @@ def _store(config: Config) -> TrustStore:
     return TrustStore(home)
 
 
+def _add(request: CommandRequest) -> int:
+    name, line = request.words
+    _, server = mcp_server(f"{name}={line}")
+    given = {key: dict(request.settings.get(key) or ()) for key in ("env", "header")}
+    server = replace(server, env=given["env"], headers=given["header"])
+    add_server(_directory(request), name, server)
+    write(f"added {name}; zot mcp test {name} starts it once\n")
+    return 0
+
+
+def _remove(request: CommandRequest) -> int:
+    (name,) = request.words
+    remove_server(_directory(request), name)
+    write(f"removed {name}\n")
+    return 0
+
+
+def _enable(request: CommandRequest) -> int:
+    (name,) = request.words
+    enable_server(_directory(request), name, enabled=True)
+    write(f"enabled {name}\n")
+    return 0
+
+
+def _disable(request: CommandRequest) -> int:
+    (name,) = request.words
+    enable_server(_directory(request), name, enabled=False)
+    write(f"disabled {name}\n")
+    return 0
+
+
+def _directory(request: CommandRequest) -> str:
+    """Return the directory of config.toml."""
+    found = request.settings.get("config_dir") or zot_home(os.environ)
+    if found is None:
+        raise ConfigError("there is no home for config.toml: set ZOT_HOME or HOME")
+    return str(found)
+
+
+def _import(request: CommandRequest) -> int:
+    if not request.words:
+        return _importable()
+    path, *names = request.words
+    found = read_servers(path)
+    if unknown := next((name for name in names if name not in found), None):
+        raise UserError(f"{path} has no server {unknown!r}{did_you_mean(unknown, found)}")
+    known, added = _config(request).mcp, 0
+    for name in names or found:
+        safe = re.sub(r"[^A-Za-z0-9-]+", "-", name).strip("-")[:32] or "server"
+        if safe in known:
+            print_note(f"{name}: there is a server {safe!r} already")
+            continue
+        add_server(_directory(request), safe, found[name].settings())
+        write(f"added {safe}\n")
+        added += 1
+    return 0 if added else FAILED
+
+
+def _importable() -> int:
+    """List the servers of other programs."""
+    rows = [("FILE", "SERVERS")]
+    for path in other_files(os.path.expanduser("~"), os.getcwd()):
+        try:
+            servers = read_servers(path)
+        except UserError:
+            continue
+        if servers:
+            rows.append((printable(path), printable(", ".join(servers))))
+    if len(rows) == 1:
+        print_note("no servers of other programs were found; name a file: zot mcp import FILE")
+        return 0
+    write(aligned(rows))
+    print_note("zot mcp import FILE [NAME...] copies servers to config.toml")
+    return 0
+
+
+def _login(request: CommandRequest) -> int:
+    config, (name,) = _config(request), request.words
+    source = _named(config, name)
+    if not source.url:
+        raise UserError(f"{name} is a program, not an address: it needs no login")
+    is_new = asyncio.run(_log_in(config, source))
+    write(f"logged in to {source.label}\n" if is_new else f"{source.label} accepts requests without a new login\n")
+    return 0
+
+
+async def _log_in(config: Config, source: McpSource) -> bool:
+    """Connect, and log in if the server wants that. Return whether it did."""
+    tokens, asked = open_tokens(config), False
+
+    async def browse(url: str) -> None:
+        nonlocal asked
+        asked = True
+        print_note(f"open this address to log in:\n{printable(url)}")
+        if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+            import webbrowser  # Imported lazily: few servers need a login.
+
+            await asyncio.to_thread(webbrowser.open, url)
+
+    async with SharedResources(own_process=True) as resources:
+        launch = McpLaunch(
+            resources.processes("mcp"),
+            working_directory(config.cwd),
+            data_directory(config),
+            transport=lambda: resources.transport(config.environment),
+            tokens=tokens,
+            browse=browse,
+        )
+        try:
+            connection = await HttpServerConnection.open(source, launch)
+        except ToolFailed as problem:
+            raise UserError(f"{source.name}: {printable(str(problem))}") from None
+        await connection.close()
+    return asked
+
+
+def _logout(request: CommandRequest) -> int:
+    config, (name,) = _config(request), request.words
+    source = _named(config, name)
+    is_known = bool(source.url) and open_tokens(config).remove(source.url)
+    write(f"{'forgot the login to' if is_known else 'there was no login to'} {source.label or name}\n")
+    return 0 if is_known else FAILED
+
+
+def _pair(text: str) -> tuple[str, str]:
+    """Parse NAME=VALUE. Raise ValueError."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ValueError("expected NAME=VALUE")
+    return name, value
+
+
 GROUP = CommandGroup("zot mcp", "Manage MCP servers: programs that offer tools to the model.", (
     Subcommand("serve", "", "Serve the agent to an MCP client, as the tools zot and zot_reply.", "mcp_serve.run",
                flags=SERVE_FLAGS),
     Subcommand("list", "", "List the servers, and why one cannot be used.", _list, flags=_FLAGS),
+    Subcommand("add", "NAME COMMAND|URL", "Add a server to config.toml.", _add, (2, 2), (
+        Flag("--env", "Set this variable for the program; ${VAR} is replaced at its start.", value="NAME=VALUE",
+             parse=_pair, many=True),
+        Flag("--header", "Send this header to the address; ${VAR} is replaced.", value="NAME=VALUE", parse=_pair,
+             many=True),
+        *_FLAGS,
+    )),
+    Subcommand("remove", "NAME", "Remove a server from config.toml.", _remove, (1, 1), _FLAGS),
+    Subcommand("enable", "NAME", "Use a server of config.toml again.", _enable, (1, 1), _FLAGS),
+    Subcommand("disable", "NAME", "Keep a server in config.toml without using it.", _disable, (1, 1), _FLAGS),
+    Subcommand("import", "[FILE [NAME...]]", "Copy servers of another program to config.toml; without FILE, list them.",
+               _import, (0, 100), _FLAGS),
+    Subcommand("login", "NAME", "Log in to a server over HTTP, with a browser.", _login, (1, 1), _FLAGS),
+    Subcommand("logout", "NAME", "Forget the login to a server.", _logout, (1, 1), _FLAGS),
     Subcommand("test", "[NAME...]", "Start servers, ask for their tools, and keep those in the cache.", _test, (0, 100),
                _FLAGS),
     Subcommand("tools", "[NAME...]", "Show the tools of servers.", _tools, (0, 100), _FLAGS),

@@ -13,7 +13,7 @@ from zot.config.config import AGENT_FLAGS, Config, resolve
 from zot.config.vendors import VENDORS
 from zot.errors import UsageError
 from zot.providers.models import Model, Price, Rate
-from zot.runtime.providers import models_of
+from zot.runtime.provider_choice import models_of
 
 _TAKEN = ("--provider", "--api-key", "--base-url", "--api", "--config-dir")
 MANUAL = flags.Manual(

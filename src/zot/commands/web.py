@@ -126,7 +126,7 @@ def devices(request: CommandRequest) -> int:
 
 
 def revoke_device(request: CommandRequest) -> int:
-    """Unpair a browser; its connections are closed. Raise UserError if there is none of that name."""
+    """Unpair a browser; its connections are closed. Raise UserError if no device has the name."""
     place, name = place_of(request), request.words[0]
     if name not in {one.name for one in _devices(place.data_dir)}:
         raise UserError(f"no device is named {name!r}; list them with: zot web devices")

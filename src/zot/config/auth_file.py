@@ -35,20 +35,20 @@ class AuthEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def stored(home: str, provider: str) -> AuthEntry | None:
     """Return the credential of ``provider``. Raise ConfigError if the file is damaged or readable by others."""
-    raw = _read(path_in(home)).get(provider)
+    raw = read_entries(path_in(home)).get(provider)
     return None if raw is None else _entry(home, provider, raw)
 
 
 def check(home: str) -> tuple[str, ...] | None:
     """Return the providers with an entry; None without the file. Raise ConfigError as `stored` does."""
     path = path_in(home)
-    return tuple(_read(path)) if is_there(path) else None
+    return tuple(read_entries(path)) if is_there(path) else None
 
 
 def addresses(home: str) -> dict[str, str]:
     """Return the providers with a usable entry, and its ``base_url``. Raise ConfigError as `stored` does."""
     found = {}
-    for provider, raw in _read(path_in(home)).items():
+    for provider, raw in read_entries(path_in(home)).items():
         try:
             found[provider] = _entry(home, provider, raw).base_url
         except ConfigError:
@@ -59,7 +59,7 @@ def addresses(home: str) -> dict[str, str]:
 def store(home: str, provider: str, entry: AuthEntry) -> None:
     """Store a provider's entry, replacing its old one; keep all others. Raise ConfigError."""
     with directory_lock(home):
-        _write(path_in(home), {**_read(path_in(home)), provider: msgspec.Raw(msgspec.json.encode(entry))})
+        write_entries(path_in(home), {**read_entries(path_in(home)), provider: msgspec.Raw(msgspec.json.encode(entry))})
 
 
 def remove(home: str, provider: str) -> bool:
@@ -68,10 +68,10 @@ def remove(home: str, provider: str) -> bool:
         return False
 
     with directory_lock(home):
-        entries = _read(path_in(home))
+        entries = read_entries(path_in(home))
         if entries.pop(provider, None) is None:
             return False
-        _write(path_in(home), entries)
+        write_entries(path_in(home), entries)
     return True
 
 
@@ -80,8 +80,8 @@ def path_in(home: str) -> str:
     return os.path.join(home, FILE_NAME)
 
 
-def _read(path: str) -> dict[str, msgspec.Raw]:
-    """Return the raw entries: fields of a newer zot must survive a change."""
+def read_entries(path: str) -> dict[str, msgspec.Raw]:
+    """Return the raw entries of a private file: fields of a newer zot must survive a change. Raise ConfigError."""
     try:
         return load(path, _entries, check=partial(_check_private, path), max_bytes=_MAX_BYTES)
     except FileNotFoundError:
@@ -123,5 +123,6 @@ def _check_private(path: str, about: os.stat_result) -> None:
         )
 
 
-def _write(path: str, entries: Mapping[str, msgspec.Raw]) -> None:
+def write_entries(path: str, entries: Mapping[str, msgspec.Raw]) -> None:
+    """Replace a private file. Raise ConfigError."""
     replace_file(path, msgspec.json.format(msgspec.json.encode(entries), indent=2) + b"\n")

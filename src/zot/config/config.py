@@ -108,6 +108,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     unsandboxed_ext: bool = False
     ext_deadlines: dict[DeadlineName, Seconds] = {}
     mcp: dict[str, McpServer] = {}
+    mcp_servers: tuple[str, ...] = ("*",)
+    mcp_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
     session: str | None = None
     journal: str | None = None
     private: tuple[str, ...] = ()

@@ -90,6 +90,8 @@ class AgentTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     no_ext: bool | None = None
     unsandboxed_ext: bool | None = None
     ext_deadlines: dict[DeadlineName, Seconds] | None = None
+    mcp_servers: tuple[str, ...] | None = None
+    mcp_share: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError for a path that would depend on the current directory."""
@@ -152,8 +154,8 @@ def _servers(tables: object, problems: list[str]) -> dict[str, McpServer]:
         servers[name] = _table(f"[mcp.{name}]", table, McpServer, problems)
         if not is_mcp_name(name):
             problems.append(f"[mcp.{name}] is not a valid server name: {MCP_NAME_RULE}")
-        if isinstance(table, dict) and not table.get("command"):
-            problems.append(f"[mcp.{name}] command: missing; it is the program to start")
+        if isinstance(table, dict) and not table.get("command") and not table.get("url"):
+            problems.append(f"[mcp.{name}] command: missing; a server has a program to start, or a url")
     return servers
 
 

@@ -68,7 +68,7 @@ def private_paths(config: Config, cwd: str) -> tuple[PrivatePath, ...]:
 
 
 def make_missing(private: Sequence[PrivatePath], shown: Sequence[str]) -> None:
-    """Create what is missing of the private paths in the real directories ``shown``, which a sandbox shows.
+    """Create the missing private paths in the real directories ``shown``, which a sandbox shows.
 
     A mount needs something to cover. What a daemon, or the program in the sandbox, created later would be seen.
     """

@@ -230,7 +230,7 @@ def trust_summary(manifest: Manifest, covered: Coverage) -> list[str]:
     """Return lines about the program, the files that the trust covers, and the data that it does not."""
     runs = " ".join(map(shell_word, (manifest.exec, *manifest.args)))
     lines = [
-        f"runs: {runs}",  # In full: what is not shown would be trusted, too.
+        f"runs: {runs}",  # In full: the user trusts all of it.
         f"covers: {covered.files} files, {covered.size_bytes} bytes; a private copy of them runs",
         f"data, kept by zot and not taken from the project: {', '.join(map(printable, manifest.data)) or 'none'}",
     ]

@@ -153,7 +153,7 @@ class PromptQueue:
     async def take_over(self) -> int:
         """Queue the prompts of workers that no longer answer again; return how many. Raise StoreFailed.
 
-        A prompt that has begun does not run twice: whoever takes it looks for it in the session first.
+        A prompt that has begun does not run twice: the worker that takes it looks for it in the session first.
         """
         manager = self._app.job_manager
         try:

@@ -18,7 +18,7 @@ from zot.encoding import decoder, encode
 from zot.errors import ConfigError, ProtocolError
 from zot.files import load, make_directory, replace_file
 from zot.messages import ToolSpec
-from zot.wire.mcp import ListedTool, header_fields
+from zot.wire.mcp import ListedPrompt, ListedTool, PromptArgument, header_fields
 
 #: Limits of a server's list.
 MAX_TOOLS = 512
@@ -31,6 +31,10 @@ _HASH_DIGITS = 8
 DEFAULT_TTL_S = 24 * 3600.0
 MAX_TTL_S = 30 * 24 * 3600.0
 _MAX_CACHE_BYTES = 64 * 1024 * 1024
+#: Limits of a prompt.
+MAX_ARGUMENTS = 32
+MAX_LINE = 200
+_PROMPT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
 
@@ -61,6 +65,14 @@ def check_tool(server: str, listed: ListedTool) -> OfferedTool:
     spec = ToolSpec(tool_name(server, listed.name), description, schema)
     read_only = listed.annotations is not None and listed.annotations.read_only_hint
     return OfferedTool(listed.name, spec, read_only, tuple(header_fields(listed.input_schema).items()))
+
+
+def check_prompt(listed: ListedPrompt) -> OfferedPrompt:
+    """Return a prompt as it can be offered. Raise ProtocolError."""
+    if not _PROMPT_NAME.fullmatch(listed.name) or len(listed.arguments) > MAX_ARGUMENTS:
+        raise ProtocolError("a prompt has no usable name, or too many arguments")
+    described = clean(listed.description or listed.title or "").replace("\n", " ")[:MAX_LINE]
+    return OfferedPrompt(listed.name, described, tuple(listed.arguments))
 
 
 def tool_name(server: str, name: str) -> str:
@@ -103,12 +115,22 @@ def _visible(name: str) -> str:
     return clean(name)[:64]
 
 
+class OfferedPrompt(msgspec.Struct, frozen=True):
+    """A checked prompt, which users run as a slash command."""
+
+    name: str
+    description: str = ""
+    arguments: tuple[PromptArgument, ...] = ()
+
+
 class CachedList(msgspec.Struct, frozen=True):
-    """A server's tools and protocol revision, and until when they count as current."""
+    """A server's tools, prompts and protocol revision, whether it has resources, and until when that is current."""
 
     revision: str
     tools: tuple[OfferedTool, ...]
     expires_at: float
+    prompts: tuple[OfferedPrompt, ...] = ()
+    has_resources: bool = False
 
 
 class ToolCache:
@@ -132,12 +154,12 @@ class ToolCache:
         """True while a list need not be asked for again."""
         return self._now() < found.expires_at <= self._now() + MAX_TTL_S
 
-    def put(self, digest: str, revision: str, tools: Sequence[OfferedTool], ttl_s: float | None) -> None:
-        """Keep a list. A full disk costs the cache only."""
+    def put(self, digest: str, found: CachedList, ttl_s: float | None) -> None:
+        """Keep a list for as long as its server says. A full disk costs the cache only."""
         if self._directory is None:
             return
         life_s = DEFAULT_TTL_S if ttl_s is None else max(0.0, min(ttl_s, MAX_TTL_S))
-        data = encode(CachedList(revision, tuple(tools), self._now() + life_s))
+        data = encode(msgspec.structs.replace(found, expires_at=self._now() + life_s))
         try:
             make_directory(self._directory)
             replace_file(self._path(digest), data)

@@ -39,13 +39,14 @@ from zot.wire.mcp import (
 )
 
 if TYPE_CHECKING:
+    from zot.mcp.authorization import Browse, ServerTokens
     from zot.providers.base import Transport
 
 #: The longest line of a server, and the most bytes that it may leave unread.
 MAX_LINE_BYTES: Final = 32 * 1024 * 1024
 MAX_UNSENT_BYTES: Final = 16 * 1024 * 1024
 #: Longer lines are decoded in a thread, to keep the event loop free.
-_LONG_BYTES: Final = 256 * 1024
+LONG_BYTES: Final = 256 * 1024
 #: The longest call, however much progress it reports.
 MAX_CALL_S: Final = 1800.0
 #: Progress within this time of the last is not shown.
@@ -85,8 +86,13 @@ class McpLaunch(msgspec.Struct, frozen=True):
     logs: str | None
     sandbox: Callable[[McpSource], Sandbox] | None = None
     deadlines: McpDeadlines = McpDeadlines()
-    #: Makes the transport of servers over HTTP.
+    #: For servers over HTTP: the transport, made when it is needed, the user's tokens, and whether a lock permits them.
     transport: Callable[[], Transport] | None = None
+    tokens: ServerTokens | None = None
+    net: bool = True
+    #: Shows a person the address of a login; None if nobody can log in now. Then greetings have more time.
+    browse: Browse | None = None
+    patient: McpDeadlines = McpDeadlines(start_s=360.0, discover_s=360.0)
 
 
 class _WaitingCall:
@@ -411,7 +417,7 @@ class ProcessConnection(McpConnection):
                     problem = f"sent a line of more than {MAX_LINE_BYTES} bytes"
                     self.apply([*self.client.fail_all(problem), LogNote(problem)])
                     continue
-                is_long = len(line) > _LONG_BYTES
+                is_long = len(line) > LONG_BYTES
                 message = await asyncio.to_thread(decode_line, line) if is_long else decode_line(line)
                 self.apply(self.client.receive(message))
 

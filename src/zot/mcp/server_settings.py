@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from shutil import which
 from typing import Any
 
@@ -25,6 +26,9 @@ from zot.tools.sandbox import ENVIRONMENT, PROXIES
 #: The most servers in a project's file, and its largest size.
 MAX_SERVERS = 100
 MAX_FILE_BYTES = 1024 * 1024
+_PIECES = re.compile(r"[^\s\"'`;|&()<>=,:]+")
+#: Other programs keep much else in the same file.
+MAX_OTHER_BYTES = 64 * 1024 * 1024
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
@@ -74,13 +78,16 @@ class McpSource(msgspec.Struct, frozen=True):
 
 
 def named_files(source: McpSource, project: str) -> dict[str, str]:
-    """Return the files in ``project`` that a server's command line may name, each with its state: a hash, or "".
+    """Return the files in ``project`` that a server's command line and variables may name, each with its state: a hash,
+    or "".
 
     They run with the trust in the project's file. Missing ones count as well: they could appear later.
     """
     top = os.path.realpath(project)
-    words = {*source.argv, *(word.partition("=")[2] for word in source.argv)}
-    places = {os.path.normpath(os.path.join(source.cwd, word)) for word in words}
+    given = (*source.argv, *(source.env[name] for name in source.own_env))
+    # A word may be a script for a shell, a list, or an option with its value.
+    words = {word for one in given for word in (one, one.partition("=")[2], *_PIECES.findall(one))}
+    places = {os.path.normpath(os.path.join(source.cwd, os.path.expanduser(word))) for word in words}
     if program := which(source.argv[0] if source.argv else "", path=source.env.get("PATH")):
         places.add(os.path.join(source.cwd, program))
     inside = (
@@ -128,7 +135,63 @@ def find_servers(config: Config, cwd: str) -> list[McpSource]:
     found = {one.name: one for one in _project_servers(config, cwd)}
     for name, server in config.mcp.items():
         found[name] = _source(name, server, config.environment, cwd, "")
-    return [found[name] for name in sorted(found)]
+    return [_of_agent(found[name], config) for name in sorted(found)]
+
+
+def _of_agent(source: McpSource, config: Config) -> McpSource:
+    """Return a server as the agent of ``config`` has it: switched off if none of its patterns names it."""
+    if any(fnmatchcase(source.name, pattern) for pattern in config.mcp_servers):
+        return source
+    return msgspec.structs.replace(source, enabled=False)
+
+
+#: Files in which other programs keep their servers, in the home directory and in a project.
+_HOME_FILES = (
+    ".claude.json",
+    ".config/Claude/claude_desktop_config.json",
+    "Library/Application Support/Claude/claude_desktop_config.json",
+    ".cursor/mcp.json",
+    ".gemini/settings.json",
+    ".codeium/windsurf/mcp_config.json",
+    ".codex/config.toml",
+)
+_PROJECT_FILES = (".cursor/mcp.json", ".vscode/mcp.json", ".gemini/settings.json")
+
+
+def other_files(home: str, cwd: str) -> list[str]:
+    """Return the files in which other programs may keep servers."""
+    return [os.path.join(home, one) for one in _HOME_FILES] + [os.path.join(cwd, one) for one in _PROJECT_FILES]
+
+
+_OTHER_NAMES = {"servers": "mcpServers", "vscode": "servers", "codex": "mcp_servers"}
+
+
+class _OtherFile(msgspec.Struct, frozen=True, rename=_OTHER_NAMES):
+    servers: dict[str, msgspec.Raw] = {}
+    vscode: dict[str, msgspec.Raw] = {}
+    codex: dict[str, msgspec.Raw] = {}
+
+
+def read_servers(path: str) -> dict[str, ListedServer]:
+    """Return the servers that a file of another program lists; bad entries are omitted. Raise UserError."""
+    try:
+        data = b"".join(read_chunks(path, max_bytes=MAX_OTHER_BYTES))
+        if path.endswith(".toml"):
+            data = msgspec.json.encode(msgspec.toml.decode(data))
+        found = decoder(_OtherFile).decode(data)
+    except OSError as problem:
+        raise UserError(f"{path}: {problem.strerror or problem}") from None
+    except UNREADABLE as problem:
+        raise UserError(f"{path} has no servers that can be read: {explain(problem)}") from None
+    servers: dict[str, ListedServer] = {}
+    for name, raw in {**found.codex, **found.vscode, **found.servers}.items():
+        try:
+            entry: ListedServer = decoder(ListedServer).decode(raw)
+        except UNREADABLE:
+            continue
+        if entry.command or entry.url:
+            servers[name] = entry
+    return servers
 
 
 def project_file(cwd: str) -> str:

@@ -6,22 +6,45 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from zot.errors import ProtocolError, ToolFailed
-from zot.mcp.listing import MAX_TOOLS, CachedList, OfferedTool, ToolCache, check_tool, selected
+from zot.encoding import encode
+from zot.errors import NoSuchCommand, ProtocolError, ToolFailed, UserError
+from zot.events import McpServerState, McpStanding
+from zot.mcp.http_connection import HttpServerConnection
+from zot.mcp.listing import (
+    MAX_TOOLS,
+    CachedList,
+    OfferedPrompt,
+    OfferedTool,
+    ToolCache,
+    check_prompt,
+    check_tool,
+    selected,
+)
 from zot.mcp.server_connection import McpConnection, McpExited, McpFailed, McpLaunch, ProcessConnection
 from zot.mcp.server_settings import McpSource
-from zot.mcp.tool import McpTool
+from zot.mcp.tool import (
+    FIND_TOOLS,
+    READ_RESOURCE,
+    FindTools,
+    McpTool,
+    ReadResource,
+    prompt_arguments,
+    prompt_text,
+)
+from zot.panels import CommandAnswer, CommandInfo
 from zot.text import printable
 from zot.tools.base import CallReporter, Tool
 from zot.wire.mcp import (
     WITH_HANDSHAKE,
     CallResult,
+    ListedPrompt,
     ListedTool,
     ListPage,
+    PromptResult,
     argument_headers,
     decoded,
 )
@@ -40,6 +63,12 @@ _MAX_PAUSE_S: Final = 60.0
 _HEAD_START_S: Final = 0.1
 #: The most servers that are started at once in the background.
 _AT_ONCE: Final = 8
+#: So few tools are always offered directly, and a model's window if it is unknown.
+_FEW_TOOLS: Final = 8
+_USUAL_WINDOW: Final = 128_000
+
+
+_OWN: Final = frozenset({FIND_TOOLS.name, READ_RESOURCE.name})
 
 
 class ManagedServer:
@@ -53,6 +82,10 @@ class ManagedServer:
         self.is_current = cached is not None and cache.is_current(cached)
         self.revision = "" if cached is None else cached.revision
         self.tools: Sequence[OfferedTool] = () if cached is None else self._selected(cached)
+        self.prompts: Sequence[OfferedPrompt] = () if cached is None else cached.prompts
+        self.has_resources = cached is not None and cached.has_resources
+        #: Called when its state or its tools have changed.
+        self.on_change: Callable[[], None] = lambda: None
         self._connection: McpConnection | None = None
         self._starting: asyncio.Task[McpConnection] | None = None
         self._refreshing: asyncio.Task[None] | None = None
@@ -60,6 +93,7 @@ class ManagedServer:
         self._lists = 0
         self._failures = 0
         self._reason = ""
+        self._needs_login = False
         self._pause_until = 0.0
         self._closed = False
 
@@ -67,6 +101,15 @@ class ManagedServer:
     def is_running(self) -> bool:
         """True while its process runs."""
         return self._connection is not None and not self._connection.ended
+
+    @property
+    def state(self) -> McpServerState:
+        """What it does now."""
+        standing: McpStanding = "running" if self.is_running else "starting" if self._starting is not None else "idle"
+        problem = "" if self.is_running else self._reason
+        if problem and standing == "idle":
+            standing = "login" if self._needs_login else "failed"
+        return McpServerState(self.source.name, standing, len(self.tools), printable(problem), self.revision)
 
     async def call(self, tool: OfferedTool, args: dict[str, Any], reporter: CallReporter) -> CallResult:
         """Call a tool. Raise McpFailed."""
@@ -101,7 +144,7 @@ class ManagedServer:
         self._lists += 1
         try:
             connection = await self._connected()
-            listed, ttl_s = await _list_tools(connection)
+            listed, ttl_s = await _listed(connection, "tools")
         finally:
             self._lists -= 1
         found: dict[str, OfferedTool] = {}
@@ -114,9 +157,35 @@ class ManagedServer:
             found.setdefault(tool.spec.name, tool)
         if len(listed) > MAX_TOOLS:
             connection.log.note(f"lists {len(listed)} tools; the first {MAX_TOOLS} count")
-        kept = CachedList(connection.client.revision, tuple(found[name] for name in sorted(found)), 0.0)
-        await asyncio.to_thread(self._cache.put, self.source.digest, kept.revision, kept.tools, ttl_s)
+        lists = connection.client.capabilities
+        kept = CachedList(
+            connection.client.revision,
+            tuple(found[name] for name in sorted(found)),
+            0.0,
+            () if lists.prompts is None else await self._list_prompts(connection),
+            lists.resources is not None,
+        )
+        await asyncio.to_thread(self._cache.put, self.source.digest, kept, ttl_s)
         self.revision, self.is_current, self.tools = kept.revision, True, self._selected(kept)
+        self.prompts, self.has_resources = kept.prompts, kept.has_resources
+        self.on_change()
+
+    async def _list_prompts(self, connection: McpConnection) -> tuple[OfferedPrompt, ...]:
+        """Return the server's prompts; none if it cannot list them."""
+        try:
+            listed, _ = await _listed(connection, "prompts")
+        except McpFailed as problem:
+            connection.log.note(f"its prompts are not offered: {problem}")
+            return ()
+        found: dict[str, OfferedPrompt] = {}
+        for raw in listed[:MAX_TOOLS]:
+            try:
+                prompt = check_prompt(decoded(ListedPrompt, raw, "a prompt"))
+            except ProtocolError as problem:
+                connection.log.note(f"a prompt is not offered: {problem}")
+                continue
+            found.setdefault(prompt.name, prompt)
+        return tuple(found[name] for name in sorted(found))
 
     def refresh_soon(self) -> None:
         """Ask for the tools in the background; a failure is in the log."""
@@ -177,6 +246,8 @@ class ManagedServer:
     def _failed(self, reason: str) -> None:
         """Count a crash or a failed start: each in a row doubles the pause before the next start."""
         self._failures, self._reason = self._failures + 1, reason
+        self._needs_login = "zot mcp login" in reason
+        self.on_change()
         pause_s = 0.0 if self._failures < 2 else min(2.0 ** (self._failures - 2), _MAX_PAUSE_S)
         self._pause_until = asyncio.get_running_loop().time() + pause_s
 
@@ -194,10 +265,12 @@ class ManagedServer:
         return connection
 
     def _list_changed(self, kind: str) -> None:
-        if kind == "tools":
+        if kind in ("tools", "prompts"):
             self.refresh_soon()
 
     async def _open(self) -> McpConnection:
+        if self.source.url:
+            return await HttpServerConnection.open(self.source, self._launch, self.revision)
         try:
             return await ProcessConnection.open(self.source, self._launch, self.revision)
         except McpExited:
@@ -207,19 +280,28 @@ class ManagedServer:
         return await ProcessConnection.open(self.source, self._launch, WITH_HANDSHAKE)
 
 
-async def _list_tools(connection: McpConnection) -> tuple[list[msgspec.Raw], float | None]:
-    """Return the tools on all pages, and for how long they are valid; None if the server does not say."""
+def _unused(source: McpSource) -> McpServerState:
+    """Return the state of a server that is not started in this session."""
+    if not source.enabled:
+        return McpServerState(source.name, "disabled")
+    return McpServerState(source.name, "unusable", problem=printable(source.problem))
+
+
+async def _listed(
+    connection: McpConnection, kind: Literal["tools", "prompts"]
+) -> tuple[list[msgspec.Raw], float | None]:
+    """Return a list on all its pages, and for how long it is valid; None if the server does not say."""
     found: list[msgspec.Raw] = []
     ttl_s: float | None = None
     cursor: str | None = None
     for _ in range(_MAX_PAGES):
         params = {} if cursor is None else {"cursor": cursor}
-        result = await connection.request("tools/list", params, timeout_s=_LIST_S)
+        result = await connection.request(f"{kind}/list", params, timeout_s=_LIST_S)
         try:
-            page = decoded(ListPage, result, "the list of tools")
+            page = decoded(ListPage, result, f"the list of {kind}")
         except ProtocolError as problem:
             raise McpFailed(str(problem)) from None
-        found += page.tools
+        found += page.tools if kind == "tools" else page.prompts
         if page.ttl_ms is not None:
             ttl_s = page.ttl_ms / 1000 if ttl_s is None else min(ttl_s, page.ttl_ms / 1000)
         cursor = page.next_cursor
@@ -242,18 +324,29 @@ class McpServers:
         *,
         spills: Callable[[], Spills | None],
         wanted: Sequence[str] | None = None,
+        share: float = 0.1,
     ) -> None:
-        self.servers = [ManagedServer(one, launch, cache) for one in sources if one.runs]
         self._launch = launch
         self._spills = spills
         self._wanted = wanted
-        self._offered: dict[str, McpTool] = {}
+        self._share = share
+        self._sources = sources
+        self.servers = [ManagedServer(source, launch, cache) for source in sources if source.runs]
+        self._offered: dict[str, Tool] = {}
+        #: Whether the model asks for tools by `find_tools`, and which ones it has found.
+        self.is_deferring = False
+        self.found: set[str] = set()
         self._begun = False
         self._gate: asyncio.Semaphore | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
+    def attach(self, changed: Callable[[], None]) -> None:
+        """Call ``changed`` whenever the state of a server changes."""
+        for server in self.servers:
+            server.on_change = changed
+
     def begin(self) -> None:
-        """Ask the servers whose tools are unknown or outdated, in the background. The first call counts."""
+        """Ask for outdated lists in the background. Returns at once; idempotent."""
         if self._begun:
             return
         self._begun = True
@@ -262,24 +355,90 @@ class McpServers:
         outdated = [one for one in self.servers if not one.is_current]
         self._tasks = [loop.create_task(self._refresh(one), name=f"zot mcp {one.source.name}") for one in outdated]
 
-    def tools(self) -> Sequence[Tool]:
-        """Return the tools known now: by server and name, and those found later after those offered before."""
-        found = {
+    def states(self) -> tuple[McpServerState, ...]:
+        """Return the state of every configured server, by name."""
+        running = {server.source.name: server.state for server in self.servers}
+        return tuple(running.get(one.name) or _unused(one) for one in self._sources)
+
+    def known(self) -> dict[str, tuple[ManagedServer, OfferedTool]]:
+        """Return the tools that the servers have and the session wants, by server and name."""
+        return {
             tool.spec.name: (server, tool)
             for server in self.servers
             for tool in server.tools
-            if self._wanted is None or any(fnmatchcase(tool.spec.name, one) for one in self._wanted)
+            if self._wants(tool.spec.name)
         }
-        order = [name for name in self._offered if name in found]
+
+    def tools(self, window: int = 0) -> Sequence[Tool]:
+        """Return the tools known now: by server and name, and those found later after those offered before.
+
+        If all of them need more than their share of the ``window``, only those that were offered before or found by
+        `find_tools` are returned.
+        """
+        known = self.known()
+        self.is_deferring = self.is_deferring or self._is_too_much(known, window)
+        found = {
+            name: pair
+            for name, pair in known.items()
+            if not self.is_deferring or name in self._offered or name in self.found
+        }
+        order = [name for name in self._offered if name in found or name in _OWN]
+        order += [name for name in self._own_tools() if name not in self._offered]
         order += [name for name in found if name not in self._offered]
-        before = self._offered
-        self._offered = {}
+        before, self._offered = self._offered, {}
         for name in order:
-            server, tool = found[name]
-            known = before.get(name)
-            is_same = known is not None and known.spec == tool.spec and known.read_only == tool.read_only
-            self._offered[name] = known if known is not None and is_same else McpTool(server, tool, self._spills)
+            self._offered[name] = self._same(before.get(name), name, found)
         return [*self._offered.values()]
+
+    def _wants(self, name: str) -> bool:
+        return self._wanted is None or any(fnmatchcase(name, one) for one in self._wanted)
+
+    def _own_tools(self) -> list[str]:
+        """Return the names of zot's own tools for servers that are of use now."""
+        wanted = [FIND_TOOLS.name] if self.is_deferring else []
+        wanted += [READ_RESOURCE.name] if any(server.has_resources for server in self.servers) else []
+        return [name for name in wanted if self._wants(name)]
+
+    def _same(self, known: Tool | None, name: str, found: Mapping[str, tuple[ManagedServer, OfferedTool]]) -> Tool:
+        """Return the tool that was offered before if it is still the same, else a new one."""
+        if name in _OWN:
+            return known or (FindTools(self) if name == FIND_TOOLS.name else ReadResource(self, self._spills))
+        server, tool = found[name]
+        is_same = known is not None and known.spec == tool.spec and known.read_only == tool.read_only
+        return known if known is not None and is_same else McpTool(server, tool, self._spills)
+
+    def _is_too_much(self, known: Mapping[str, tuple[ManagedServer, OfferedTool]], window: int) -> bool:
+        """True if the definitions of all tools exceed their share of the window, at four bytes a token."""
+        if len(known) <= _FEW_TOOLS:
+            return False
+        size = sum(len(encode(tool.spec)) for _, tool in known.values())
+        return size / 4 > self._share * (window or _USUAL_WINDOW)
+
+    # Prompts.
+
+    def commands(self) -> list[CommandInfo]:
+        """Return the prompts as slash commands, SERVER:PROMPT."""
+        return [
+            CommandInfo(f"{server.source.name}:{prompt.name}", prompt.description, f"mcp:{server.source.name}")
+            for server in self.servers
+            for prompt in server.prompts
+        ]
+
+    async def run_command(self, name: str, args: str) -> CommandAnswer:
+        """Return a prompt's text, to be run. Raise NoSuchCommand, UserError."""
+        place, _, wanted = name.partition(":")
+        server = next((one for one in self.servers if one.source.name == place), None)
+        prompt = None if server is None else next((one for one in server.prompts if one.name == wanted), None)
+        if server is None or prompt is None:
+            raise NoSuchCommand(f"there is no command named {name!r}")
+        try:
+            result = await server.request(
+                "prompts/get", {"name": prompt.name, "arguments": prompt_arguments(prompt, args)}
+            )
+            text = prompt_text(decoded(PromptResult, result, "the prompt"))
+        except (McpFailed, ProtocolError) as problem:
+            raise UserError(f"/{name}: {printable(str(problem))}") from None
+        return CommandAnswer(f"mcp:{place}", "prompt", prompt=text)
 
     async def close(self) -> None:
         """End all servers, in parallel. Idempotent."""

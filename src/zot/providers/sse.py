@@ -94,6 +94,25 @@ class SseParser:
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
+class ResumableSse(SseParser):
+    """Parser that also keeps where a stream can be taken up again: ``last_id``, after ``retry_ms`` if that is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last_id = ""
+        self.retry_ms: int | None = None
+
+    def _payloads(self, whole: bytes) -> list[bytes]:
+        for line in whole.split(b"\n"):
+            name, _, value = line.partition(b":")
+            value = value.strip()
+            if name == b"id" and b"\0" not in value and value.isascii():
+                self.last_id = value.decode()
+            elif name == b"retry" and value.isdigit() and len(value) < 10:
+                self.retry_ms = int(value)
+        return super()._payloads(whole)
+
+
 def _beginning(block: bytes) -> bytes:
     """Return the prefix of an event, up to its data; its neighbours nearly always share it."""
     name, end, rest = block.partition(b"\n")

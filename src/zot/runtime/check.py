@@ -12,7 +12,7 @@ import msgspec
 
 from zot.config.config import Config, tool_names
 from zot.errors import ConfigError
-from zot.runtime.providers import credential_of, models_of, script_of
+from zot.runtime.provider_choice import credential_of, models_of, script_of
 
 if TYPE_CHECKING:
     from zot.agent.output_schema import Expected

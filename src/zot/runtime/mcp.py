@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from zot.config.config import Config, data_directory
+from zot.config.config import Config, data_directory, zot_home
+from zot.mcp.authorization import ServerTokens
 from zot.mcp.listing import ToolCache
 from zot.mcp.server_connection import McpLaunch
 from zot.mcp.server_settings import McpSource, find_servers
@@ -16,10 +17,16 @@ from zot.text import printable
 from zot.tools.command_output import Spills
 
 if TYPE_CHECKING:
+    from zot.providers.base import Transport
     from zot.tools.process import Processes
     from zot.tools.sandbox import Sandbox
 
 log = logging.getLogger("zot")
+
+
+def open_tokens(config: Config) -> ServerTokens:
+    """Return the tokens of this user for servers over HTTP."""
+    return ServerTokens(zot_home(config.environment))
 
 
 def open_servers(
@@ -28,6 +35,7 @@ def open_servers(
     *,
     cwd: str,
     sandbox: Callable[[McpSource], Sandbox] | None,
+    transport: Callable[[], Transport],
     spills: Callable[[], Spills | None],
 ) -> McpServers:
     """Return the servers of a session. Starts none. Those that cannot run are named in the log."""
@@ -35,10 +43,21 @@ def open_servers(
     for one in sources:
         if one.enabled and one.problem:
             log.warning("mcp server %s was not loaded: %s", printable(one.name), printable(one.problem))
+        elif one.enabled and sandbox is not None and not one.sandbox:
+            log.warning("mcp server %s is not confined by --lock: its table says sandbox = false", printable(one.name))
     return McpServers(
         sources,
-        McpLaunch(processes, cwd, kept, sandbox),
+        McpLaunch(
+            processes,
+            cwd,
+            kept,
+            sandbox,
+            transport=transport,
+            tokens=open_tokens(config),
+            net=sandbox is None or config.lock_net,
+        ),
         ToolCache(None if kept is None else os.path.join(kept, "mcp-cache")),
         spills=spills,
         wanted=config.tools,
+        share=config.mcp_share,
     )

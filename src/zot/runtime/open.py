@@ -35,7 +35,7 @@ from zot.config.policy import Policy, Private
 from zot.errors import AgentError, DirectoryGone
 from zot.runtime.check import check, clock_of, expected_of, working_directory
 from zot.runtime.provider_assembly import masked, provider_of
-from zot.runtime.providers import models_of
+from zot.runtime.provider_choice import models_of
 from zot.runtime.shared import SharedResources
 from zot.runtime.system_prompt import date_of, system_of
 from zot.runtime.toolbox import Toolbox
@@ -47,11 +47,9 @@ from zot.store import GuardSet, LockChanged, Row, SettingsChanged, Store
 if TYPE_CHECKING:
     from zot.extensions.manager import Manager
     from zot.runtime.idempotency import IdempotentRequest
-    from zot.runtime.shared import SharedResources
-    from zot.session.session import Session
-    from zot.store import SettingsChanged
     from zot.tools.documents import OpenDocuments
 
+log = logging.getLogger("zot")
 
 #: Prefix of session ids that strangers prompt, so that none of them can name a session of the user.
 HOSTED = "host:"
@@ -134,7 +132,6 @@ async def open_session(request: OpenRequest, resources: SharedResources) -> Sess
         try:
             cwd = working_directory(config.cwd)
             record, stored = await journal.resume(config.session, cwd=cwd, create=request.creates)
-
             changes = resources.same_prompts(stored.changes)
             try:
                 settings = settle(request, changes)
@@ -178,8 +175,6 @@ def _preloading(provider: str) -> Iterator[None]:
     finally:
         task.cancel()
 
-
-log = logging.getLogger("zot")
 
 #: The default policy of an agent that strangers can prompt, and the advice in its denials.
 _HOST_POLICY = ("read=allow", "skill=allow", "*=deny")

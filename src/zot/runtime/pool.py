@@ -331,7 +331,7 @@ class SessionPool:
             log.info("%d sessions are busy and keep their settings until they are idle: %s", len(kept), names)
 
     def check_open(self) -> None:
-        """Raise Stopping if no new run may begin."""
+        """Raise DaemonStopping if no new run may begin."""
         if self._is_stopping:
             raise DaemonStopping(STOPPING)
 

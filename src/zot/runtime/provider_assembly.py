@@ -15,7 +15,7 @@ from zot.providers.base import Api, FixedKey, KeySource, Provider, Transport
 from zot.providers.mask import Mask, userinfo
 from zot.providers.models import Catalogue, Model
 from zot.providers.service import ModelRouter, RetryTiming, Service
-from zot.runtime.providers import credential_of, endpoint_of, models_of, script_of
+from zot.runtime.provider_choice import credential_of, endpoint_of, models_of, script_of
 from zot.runtime.shared import SharedResources
 
 

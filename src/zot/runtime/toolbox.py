@@ -200,7 +200,14 @@ class Toolbox:
         # A key of their own: they do not keep an idle session loaded, and an aborted run does not end them.
         processes = self.resources.processes(f"{self._key}-mcp")
         sandbox = self._server_sandbox if self._config.lock else None
-        return open_servers(self._config, processes, cwd=self.cwd, sandbox=sandbox, spills=self._spilled)
+        return open_servers(
+            self._config,
+            processes,
+            cwd=self.cwd,
+            sandbox=sandbox,
+            transport=lambda: self.resources.transport(self._config.environment),
+            spills=self._spilled,
+        )
 
     def _server_sandbox(self, source: McpSource) -> Sandbox:
         return self._sandbox(source.own_env)

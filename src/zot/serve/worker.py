@@ -121,7 +121,7 @@ class FleetWorker:
         except StoreFailed:
             raise  # It is queued again: the database was gone.
         except Exception as problem:
-            # A cancelled prompt is not dropped: it is queued again. A run that has begun goes on in its session.
+            # A cancelled prompt is not dropped: it is queued again. A run that has begun continues in its session.
             await self._drop(job, prompt, explained(problem, log, "a prompt"))
 
     async def _has_begun(self, prompt: QueuedPrompt) -> bool:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from zot.agent.loop import Agent
 from zot.agent.transcript import repaired
-from zot.errors import AgentError, RunCancelled, RuntimeBusy, UserError
-from zot.events import SessionState, status_of
+from zot.errors import AgentError, NoSuchCommand, RunCancelled, RuntimeBusy, UserError
+from zot.events import Reconfigured, SessionState, status_of
 from zot.messages import Counters, ImageBlock, Message, timestamp
 from zot.session.history import ConversationBefore, History
 from zot.session.queue import (
@@ -72,6 +72,8 @@ class Session:
         self.history.apply_stored(past.changes)
         self.history.totals = past.totals
         agent.extensions.attach(self.history.deliver_unrecorded)
+        if agent.source is not None:
+            agent.source.attach(lambda: self.history.deliver_unrecorded([Reconfigured()]))
         self._release = past.release
         #: Calls to extensions outside of any run.
         self._waits = AbortableWaits()
@@ -111,6 +113,7 @@ class Session:
             context_window=agent.model.context_window,
             locked=agent.locked,
             questions=self.worker.open_questions,
+            mcp=() if agent.source is None else tuple(agent.source.states()),
         )
 
     # Runs.
@@ -239,14 +242,20 @@ class Session:
         """Return the commands of extensions, once these have started, or those known by an abort."""
         with suppress(RunCancelled):
             await self._waits.run(self.extensions.ready())
-        return self.extensions.commands()
+        source = self.agent.source
+        return [*self.extensions.commands(), *(() if source is None else source.commands())]
 
     async def run_command(self, name: str, args: str) -> CommandAnswer:
         """Run an extension's command and return its answer. Raise UserError; RunCancelled after an abort."""
 
         async def run() -> CommandAnswer:
             await self.extensions.ready()
-            return await self.extensions.run_command(name, args)
+            try:
+                return await self.extensions.run_command(name, args)
+            except NoSuchCommand:
+                if self.agent.source is None:
+                    raise
+                return await self.agent.source.run_command(name, args)
 
         return await self._waits.run(run())
 

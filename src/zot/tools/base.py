@@ -16,6 +16,8 @@ from zot.messages import ImageBlock, TextBlock, ToolSpec
 from zot.store import FileChanged
 
 if TYPE_CHECKING:
+    from zot.events import McpServerState
+    from zot.panels import CommandAnswer, CommandInfo
     from zot.questions import Question, QuestionReply
 
 Output: TypeAlias = tuple[TextBlock | ImageBlock, ...]
@@ -82,13 +84,28 @@ class Tool(Protocol):
 
 
 class ToolSource(Protocol):
-    """Source of further tools, which may become known while a session runs."""
+    """Source of further tools and commands, which may become known while a session runs: its MCP servers."""
+
+    def attach(self, changed: Callable[[], None]) -> None:
+        """Call ``changed`` whenever `states` or `commands` change."""
+
+    def states(self) -> Sequence[McpServerState]:
+        """Return the state of each server."""
+
+    def commands(self) -> Sequence[CommandInfo]:
+        """Return the slash commands known now."""
+
+    async def run_command(self, name: str, args: str) -> CommandAnswer:
+        """Run a command. Raise NoSuchCommand if there is none of that name, UserError if it fails."""
 
     def begin(self) -> None:
         """Look for tools in the background: a prompt has arrived. Returns at once; idempotent."""
 
-    def tools(self) -> Sequence[Tool]:
-        """Return the tools known now. Those found later come after those returned before."""
+    def tools(self, window: int) -> Sequence[Tool]:
+        """Return the tools known now, for a model with a window of so many tokens; 0 if that is unknown.
+
+        Those found later come after those returned before.
+        """
 
 
 def decode_args(args: dict[str, Any], kind: type[T]) -> T:

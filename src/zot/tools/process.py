@@ -469,7 +469,7 @@ class Outbox:
         self._waiting = bytearray()
 
     def write(self, data: bytes) -> None:
-        """Send ``data`` after what was written before. Does nothing once closed."""
+        """Send ``data`` after all earlier data. Does nothing once closed."""
         if self._fd is None or not data:
             return
         was_empty = not self._waiting

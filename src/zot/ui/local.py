@@ -30,7 +30,7 @@ from zot.providers.http import HttpTransport
 from zot.providers.model_listing import probe
 from zot.runtime.extensions import manager_of
 from zot.runtime.open import HOSTED, OpenRequest, open_session, open_unrecorded
-from zot.runtime.providers import EarlierProviders
+from zot.runtime.provider_choice import EarlierProviders
 from zot.runtime.shared import SharedResources
 from zot.session.foreign_runs import ForeignRuns, open_foreign_run
 from zot.session.history import Batch, Subscriber

@@ -9,7 +9,15 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from zot.events import ApprovalRequest, Decision, QuestionAction, QuestionRequest, SessionState, SessionStatus
+from zot.events import (
+    ApprovalRequest,
+    Decision,
+    McpServerState,
+    QuestionAction,
+    QuestionRequest,
+    SessionState,
+    SessionStatus,
+)
 from zot.messages import Counters, PastMessage, ShownBlock, ShownMessage, text_of
 from zot.messages import Stop as StopName
 from zot.panels import ExtensionStanding
@@ -346,6 +354,8 @@ class State(Spelled, frozen=True, kw_only=True):
     closed: bool = False
     #: Questions that wait for `session/answer`, as zot RPC spells them.
     questions: tuple[QuestionRequest, ...] | Absent = ABSENT
+    #: The MCP servers, if there are any.
+    mcp: tuple[McpServerState, ...] | Absent = ABSENT
 
     @staticmethod
     def of(now: SessionState, *, last_seq: int, epoch: int, time_s: float, closed: bool) -> State:
@@ -368,6 +378,7 @@ class State(Spelled, frozen=True, kw_only=True):
             locked=now.locked,
             closed=closed,
             questions=now.questions or ABSENT,
+            mcp=now.mcp or ABSENT,
         )
 
     @property
@@ -387,6 +398,8 @@ class State(Spelled, frozen=True, kw_only=True):
             context_tokens=self.context_tokens,
             context_window=self.context_window,
             locked=self.locked,
+            questions=self.questions or (),
+            mcp=self.mcp or (),
         )
 
 

@@ -21,7 +21,7 @@ from zot.questions import Question, QuestionReply
 from zot.text import printable, printable_line
 from zot.version import __version__
 from zot.wire import jsonrpc
-from zot.wire.jsonrpc import METHOD_NOT_FOUND, Bad, Reply, RpcError, RpcRequest
+from zot.wire.jsonrpc import METHOD_NOT_FOUND, Bad, ErrorObject, Reply, RpcError, RpcRequest
 from zot.wire.lines import has_more_values
 
 T = TypeVar("T")
@@ -272,7 +272,7 @@ class CallProgress(msgspec.Struct, frozen=True):
 
 
 class ListChanged(msgspec.Struct, frozen=True):
-    """A list of the server is no longer what it was."""
+    """A list of the server has changed."""
 
     kind: Literal["tools", "prompts", "resources"]
 
@@ -563,14 +563,28 @@ class McpClient:
                     return [ServerReady(STATELESS)]
             except UNREADABLE as problem:
                 events.append(LogNote(f"its answer to server/discover is invalid: {explain(problem)}"))
+        elif reply.error is not None and self._speaks_newer(reply.error):
+            return [ToSend(self._discover())]
         if self.state is ClientState.DISCOVERING:
             events.append(ToSend(self._initialize()))
         return events
 
+    def _speaks_newer(self, error: ErrorObject) -> bool:
+        """True if a server refuses a request because of its revision, and names one that zot speaks without handshake.
+
+        It is asked once more only.
+        """
+        if error.code != UNSUPPORTED_REVISION or self._discoveries > 1:
+            return False
+        try:
+            return STATELESS in msgspec.convert(error.data, thread_safe_type(_Supported)).supported
+        except msgspec.ValidationError:
+            return False
+
     def _greeted(self, reply: Reply) -> list[ClientEvent]:
         if reply.result is None:
             assert reply.error is not None
-            if reply.error.code == UNSUPPORTED_REVISION and self._discoveries < 2 and _speaks_newest(reply.error.data):
+            if self._speaks_newer(reply.error):
                 return [ToSend(self._discover())]  # A slow server answers it by now.
             return [self._broken(f"refused to initialize: {_short(reply.error.message)}")]
         try:
@@ -637,13 +651,6 @@ def _refusal(method: str) -> str:
 
 def _short(text: str) -> str:
     return printable_line(text, _MAX_TEXT)
-
-
-def _speaks_newest(data: Any) -> bool:
-    try:
-        return STATELESS in msgspec.convert(data, thread_safe_type(_Supported)).supported
-    except msgspec.ValidationError:
-        return False
 
 
 _ANSWERABLE: Final = frozenset({"roots/list", "elicitation/create"})

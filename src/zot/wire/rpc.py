@@ -18,6 +18,7 @@ from zot.events import (
     ConversationReplaced,
     ExtNotify,
     ExtWaiting,
+    McpServerState,
     PanelClosed,
     PanelOpened,
     PanelRendered,
@@ -200,12 +201,15 @@ class StateData(msgspec.Struct, frozen=True):
     usage: Counters
     #: With the feature `questions`: those that wait for an answer.
     questions: tuple[QuestionRequest, ...] | msgspec.UnsetType = msgspec.UNSET
+    #: With the feature `mcp`: the MCP servers.
+    mcp: tuple[McpServerState, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @staticmethod
     def of(now: SessionState, features: frozenset[str]) -> StateData:
         """Return the part of a snapshot that `get_state` answers to a client with these features."""
         asked = now.questions if "questions" in features else msgspec.UNSET
-        return StateData(now.provider, now.model, now.cwd, now.message_count, now.busy, now.usage, asked)
+        mcp = now.mcp if "mcp" in features else msgspec.UNSET
+        return StateData(now.provider, now.model, now.cwd, now.message_count, now.busy, now.usage, asked, mcp)
 
 
 STARTED: Final = {"started": True}

@@ -17,7 +17,7 @@ from zot.wire.lines import may_repeat_type
 PROTOCOL_VERSION: Final = 1
 
 #: Features that a client may enable with `hello`. Without them it gets version 1 as first published.
-FEATURES: Final = ("seq", "thinking", "retries", "prices", "approvals", "compaction", "extensions", "questions")
+FEATURES: Final = ("seq", "thinking", "retries", "prices", "approvals", "compaction", "extensions", "questions", "mcp")
 
 
 class Command(msgspec.Struct, frozen=True, tag_field="type"):

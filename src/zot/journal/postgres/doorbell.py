@@ -41,7 +41,7 @@ class Doorbell:
             self._guard.notify()
 
     def close(self) -> None:
-        """Ring for what is left, and stop."""
+        """Ring for the remaining sessions, and stop."""
         with self._guard:
             self._closed = True
             self._guard.notify()

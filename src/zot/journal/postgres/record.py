@@ -1,4 +1,4 @@
-"""A session's record in PostgreSQL: the `Store` that its rows go through, behind a fence."""
+"""A session's record in PostgreSQL: the `Store` that its rows go through, each append checked against a fence."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Taken(msgspec.Struct, frozen=True):
 
 
 class _Front:
-    """A place in no line: whoever takes the lease first runs first."""
+    """A place in no line: the first process to acquire the lease runs first."""
 
     is_first = True
 
@@ -43,7 +43,7 @@ class _Front:
 
 
 class PostgresRecord(SessionStore):
-    """A session in PostgreSQL. Its lease is a row that expires; each append checks the ``fence`` of that lease."""
+    """A session in PostgreSQL. Its lease is a row that expires; each append checks the lease's ``fence``."""
 
     def __init__(
         self, journal: PostgresJournal, session: SessionRecord, last: int, *, patience_s: float = PATIENCE_S
@@ -127,7 +127,7 @@ class PostgresRecord(SessionStore):
         return _Taken(session.epoch, last, run, fence, Acquired(rows))
 
     def _give_back(self, owner: Owner) -> None:
-        """Free a lease that was taken for nobody."""
+        """Free a lease whose caller no longer waits for it."""
 
         def free(connection: Connection) -> None:
             query = "DELETE FROM leases WHERE session = ? AND token = ?"
@@ -148,7 +148,7 @@ class PostgresRecord(SessionStore):
         left = msgspec.json.encode(msgspec.structs.replace(owner, parked=True)) if parked else b""
 
         def leave(connection: Connection) -> None:
-            # Another worker may hold it by now: change only what is ours.
+            # Another worker may hold it by now: change only our own rows.
             connection.execute("DELETE FROM leases WHERE session = ? AND token = ?", (number, owner.token))
             query = "UPDATE sessions SET owner = ? WHERE number = ? AND owner = ?"
             connection.execute(query, (left, number, mark))
@@ -193,7 +193,7 @@ class PostgresRecord(SessionStore):
         self._holds_until = max(self._holds_until, began + self.journal.lease_s)
 
     def lose(self) -> None:
-        """End the run: the lease is not ours any more, or nobody knows."""
+        """End the run: the lease is no longer ours, or may not be."""
         if self._owner is not None:
             self._stop_renewing()
             self.broken = self.broken or taken_over(self.id)

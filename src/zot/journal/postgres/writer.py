@@ -1,4 +1,4 @@
-"""The writer to PostgreSQL: one statement for all rows that wait, each session behind its fence."""
+"""The writer to PostgreSQL: one statement for all waiting rows, each session checked against its fence."""
 
 from __future__ import annotations
 

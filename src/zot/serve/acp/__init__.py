@@ -1,1 +1,1 @@
-"""Agent Client Protocol v1 for an editor: its connection, its sessions, and the sessions behind them."""
+"""Agent Client Protocol v1 for an editor: its connection, its sessions, and their backends."""

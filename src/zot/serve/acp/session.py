@@ -81,7 +81,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class SessionBackend(ABC):
-    """The session behind an `AcpSession`: one of this process, or one of the daemon.
+    """Backend of an `AcpSession`: a session of this process, or one of the daemon.
 
     It delivers every event to its ``view``, and answers prompts through their `PromptReply`.
     """
@@ -103,7 +103,7 @@ class SessionBackend(ABC):
 
     @abstractmethod
     async def release(self) -> None:
-        """Let go of the session: the client has closed it."""
+        """Release the session: the client has closed it."""
 
     @property
     @abstractmethod

@@ -146,7 +146,7 @@ class Gateway:
         self._wake.set()
 
     async def _look(self, rung: Collection[int] | None) -> None:
-        """Send the new rows of sessions that were ``rung`` for, or of all that are behind."""
+        """Send the new rows of sessions that were ``rung`` for, or of all sessions with unsent rows."""
         followed = {one for connection in self._daemon.connections for one in connection.followed}
         wanted = {one for one in (*followed, *self._runs) if not self._is_run_here(one)}
         if unknown := [one for one in wanted if one not in self._numbers]:

@@ -404,7 +404,7 @@ class SessionMethods:
         return [request.id for request in (pending, *questions) if request is not None]
 
     async def _start_after(self, session_id: str, seq: int, asked: Sequence[str]) -> int:
-        """Return the number after which a new follower starts: what was ``asked`` and is open is sent again."""
+        """Return the number after which a new follower starts: the open requests ``asked`` are sent again."""
         at = await self._catalog.request_row(session_id, asked[0]) if asked else 0
         return min(seq, at - 1) if at else seq
 

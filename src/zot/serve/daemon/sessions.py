@@ -21,7 +21,7 @@ from zot.providers.models import Model
 from zot.runtime.check import check, working_directory
 from zot.runtime.open import HOSTED, OpenRequest, open_session, open_unrecorded, preload
 from zot.runtime.pool import NewSessionSettings, SessionPool
-from zot.runtime.providers import EarlierProviders, models_of
+from zot.runtime.provider_choice import EarlierProviders, models_of
 from zot.runtime.toolbox import warn_without_sandbox
 from zot.serve.daemon.catalog import SessionCatalog
 from zot.serve.daemon.feed import ForeignRunWatcher, RecordedEvents, SessionFeed
@@ -90,7 +90,7 @@ class DaemonSessions:
     async def respond(
         self, request: Request, *, age_s: float = 0.0, has_requests_ahead: bool = False
     ) -> RequestAnswered:
-        """Answer a request of the host protocol. Raise Stopping if the next daemon should be asked."""
+        """Answer a request of the host protocol. Raise DaemonStopping if the next daemon should be asked."""
         self.pool.check_open()
         answered = await self._host_requests.answer(request, age_s=age_s, has_requests_ahead=has_requests_ahead)
         self._metrics.responses += 1

@@ -387,7 +387,7 @@ class _Pending:
         self.request = request
         self.answering = answering
         self.place = place
-        #: Stopping if the next daemon is to answer.
+        #: DaemonStopping if the next daemon is to answer.
         self.reply: asyncio.Future[HostReply | DaemonStopping] = asyncio.get_running_loop().create_future()
         self.delivery: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
@@ -428,7 +428,7 @@ class RequestServer:
     ) -> RequestAnswered:
         """Return the answer to a request that arrived ``age_s`` ago, by its deadline; failures are answers, too.
 
-        Cancelling the caller cancels the request. Raise Stopping if the next daemon should be asked.
+        Cancelling the caller cancels the request. Raise DaemonStopping if the next daemon should be asked.
         ``has_requests_ahead`` says that this daemon is the next one and earlier requests may arrive later: the request
         then skips this process's queue and only takes its place in the queue shared by all processes.
         """
@@ -473,7 +473,7 @@ class RequestServer:
         await self._all_answered.wait()
 
     async def _reply(self, pending: _Pending, deadline: float) -> HostReply | DaemonStopping:
-        """Return the answer, a failure at the deadline, or Stopping if the next daemon is to answer."""
+        """Return the answer, a failure at the deadline, or DaemonStopping if the next daemon is to answer."""
         answering = pending.answering
         try:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):

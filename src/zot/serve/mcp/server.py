@@ -77,7 +77,7 @@ class Exchange:
         self._outlet.write(encode_notification(method, params))
 
     def progress(self, message: str, *, total: float | None = None, value: float | None = None) -> None:
-        """Report progress, if the client wants to hear of it and reads what it gets."""
+        """Report progress, if the client wants it and reads its messages."""
         if self._token is None or self._outlet.full:
             return
         self._progress += 1
@@ -180,7 +180,7 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class McpConnection:
-    """One client: its greeting, the requests that are being answered, and what it was asked."""
+    """One client: its greeting, its requests in progress, and the requests sent to it."""
 
     def __init__(self, service: McpService, *, grant: Grant = OPERATOR, greeting: McpGreeting | None = None) -> None:
         self.grant = grant
@@ -264,7 +264,7 @@ class McpConnection:
         return None
 
     def end(self) -> None:
-        """Note that the client can neither ask nor answer any more; its requests go on."""
+        """Note that the client can no longer ask or answer; its requests continue."""
         self.ended.set()
 
     def close(self) -> None:

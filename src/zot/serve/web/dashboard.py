@@ -233,7 +233,7 @@ class _Answering:
 
 
 async def _device(request: Request) -> Response:
-    """Answer who the browser is and what it may do."""
+    """Return the browser's name and roles."""
     grant: Grant = request.scope["zot.grant"]
     return JSONResponse({"device": grant.name, "roles": sorted(grant.roles)}, headers=_no_store())
 

@@ -116,7 +116,7 @@ def _trust_body(one: Untrusted) -> str:
     return f"{one.directory}\n{what}{shadows}{covers}"
 
 
-_COMMAND = re.compile(r"/[\w.-]+(\s|$)")
+_COMMAND = re.compile(r"/[\w.:-]+(\s|$)")
 _COUNT = re.compile(r"[0-9]{0,9}")
 
 Action: TypeAlias = Callable[[Terminal, str], Awaitable[None]]
@@ -412,6 +412,18 @@ async def _reload(terminal: Terminal, args: str) -> None:
     terminal.note(f"running: {', '.join(names)}" if names else "there are no extensions", "success")
 
 
+async def _mcp(terminal: Terminal, args: str) -> None:
+    servers = (await terminal.conversation.state()).mcp
+    if not servers:
+        terminal.note("there are no MCP servers; in a shell, run: zot mcp add NAME COMMAND")
+        return
+    lines = [
+        f"{one.name}  {one.state}, {counted(one.tools, 'tool')}{f': {one.problem}' if one.problem else ''}"
+        for one in servers
+    ]
+    terminal.note("\n".join(lines))
+
+
 async def _approvals(terminal: Terminal, args: str) -> None:
     known = await terminal.conversation.remembered()
     if not known:
@@ -482,6 +494,7 @@ COMMANDS: Mapping[str, SlashCommand] = {
     "lock": SlashCommand(_lock, "", "confine the tools to the directory"),
     "unlock": SlashCommand(_unlock, "", "stop confining the tools"),
     "reload-ext": SlashCommand(_reload, "", "reload the extensions"),
+    "mcp": SlashCommand(_mcp, "", "list the MCP servers, and why one cannot be used"),
     "approvals": SlashCommand(_approvals, "", "list the calls that are always allowed; revoke one"),
     "cost": SlashCommand(_cost, "", "show the tokens and the cost so far"),
     "export": SlashCommand(_export, "[FILE]", "export the conversation as one HTML file"),
