@@ -577,9 +577,6 @@ def checked(settings: Mapping[str, Any], base: Config | None = None) -> Config:
     try:
         return msgspec.convert({**fields, **settings, **paths}, thread_safe_type(Config))
     except msgspec.ValidationError as problem:
-        words = explain(problem)
-        if str(problem).startswith("Invalid enum value"):
-            from zot.config.file import choices  # Imported lazily: only mistakes need it.
+        from zot.config.file import wrong_setting  # Imported lazily: only mistakes need it.
 
-            words += f"; use one of: {', '.join(choices(Config, words.partition(' ')[0]))}"
-        raise ConfigError(words) from None
+        raise ConfigError(wrong_setting(Config, {**settings, **paths}, problem)) from None
