@@ -77,10 +77,7 @@ def test_an_error_cannot_control_the_terminal(tmp_path: Path) -> None:
     env = {**os.environ, "ZOT_HOME": str(tmp_path / "home")}
     done = forked.run(["-p", "hello", "--provider", "lab", "--cwd", "\x1b]0;PWNED\x07"], cwd=tmp_path, env=env)
     assert done.returncode == 1
-    assert (
-        done.stderr.decode()
-        == f"zot: {tmp_path}/\\x1b]0;PWNED\\x07 is not a directory; choose another cwd\n"
-    )
+    assert done.stderr.decode() == f"zot: {tmp_path}/\\x1b]0;PWNED\\x07 is not a directory; choose another cwd\n"
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,10 @@ async def test_a_prompt_that_is_a_command_runs_it(tmp_path: Path) -> None:
         assert await asked.run("/ask") == "asked\n"
         assert await asked.run("/nothing") == ""
         assert await asked.run("/fail") == "! cannot"
-        assert await asked.run("/open") == "! /open opens a panel, which needs a terminal: start zot without -p, then type /open"
+        assert (
+            await asked.run("/open")
+            == "! /open opens a panel, which needs a terminal: start zot without -p, then type /open"
+        )
         told = [frame for frame in asked.remote.heard if frame["type"] in ("command_invoked", "panel_close")]
     assert (told[0]["name"], told[0]["args"]) == ("tell", "Ada and\nBob")
     assert told[-1] == {"type": "panel_close", "panel_id": "p"}

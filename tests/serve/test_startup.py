@@ -117,9 +117,7 @@ def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
         capture_output=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, b"")
-    assert done.stderr.decode().splitlines() == [
-        "zot: the current directory no longer exists; choose another cwd"
-    ]
+    assert done.stderr.decode().splitlines() == ["zot: the current directory no longer exists; choose another cwd"]
 
 
 def test_a_configuration_is_read_and_a_flag_wins_over_it(directory: Path) -> None:

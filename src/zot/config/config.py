@@ -25,7 +25,7 @@ from zot.config.flags import (
     switch,
 )
 from zot.config.vendors import KEY_NAMES, VENDORS, ApiName, same_address
-from zot.encoding import explain, thread_safe_type
+from zot.encoding import thread_safe_type
 from zot.errors import ABSENT, ConfigError, NoSuchAgent, UsageError
 from zot.text import did_you_mean
 
@@ -222,7 +222,7 @@ AGENT_FLAGS: Sequence[Flag] = (
          advanced=True),
     Flag("--unsandboxed-ext", "Run extensions that declare permissions even without bubblewrap to enforce them.",
          group="Extensions and skills", advanced=True),
-    Flag("--mcp", "Offer the tools of this MCP server, such as files='mcp-files --root .'.",
+    Flag("--mcp", "Offer the tools of this MCP server, such as files='mcp-files --root .' or docs=URL.",
          value="NAME=COMMAND", parse=mcp_server, many=True, group="Extensions and skills"),
     Flag("--skill", "Load the skill in this directory (a SKILL.md).",
          value="DIR", many=True, setting="skills", group="Extensions and skills", advanced=True),

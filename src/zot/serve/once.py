@@ -162,7 +162,9 @@ class OneRun(WritingSubscriber, JobObserver):
             answer = await self._session.run_command(name, args)
             if answer.panel_id:
                 self._session.extensions.panels.close(answer.panel_id)
-                raise UserError(f"/{name} opens a panel, which needs a terminal: start zot without -p, then type /{name}")
+                raise UserError(
+                    f"/{name} opens a panel, which needs a terminal: start zot without -p, then type /{name}"
+                )
         except NoSuchCommand as problem:
             what = f"/{name} cannot be run: {problem.absent}." if problem.absent else ""
             if instead := TERMINAL_COMMANDS.get(name):
