@@ -1,11 +1,12 @@
-"""Check zot's MCP client with the protocol's conformance suite, and with servers that people use.
+"""Check zot's MCP client and server with the protocol's conformance suite, and the client with servers that people use.
 
     python scripts/mcp_conformance.py                 # install what is missing, then run everything
     python scripts/mcp_conformance.py --only servers
 
 The packages come from npm, each pinned to an exact version, into `build/mcp`. The suite is run for both revisions of
-the protocol: every scenario that a revision requires of a client must pass. Then the servers are started by zot itself,
-listed and called. The exit code is 1 if anything failed. Packages that cannot be installed are named, and not run.
+the protocol: every scenario that a revision requires of a client or a server must pass; the server is the one of
+`zot mcp serve` with the suite's fixtures (`tests/mcp_fixtures.py`). Then the servers are started by zot itself, listed
+and called. The exit code is 1 if anything failed. Packages that cannot be installed are named, and not run.
 """
 
 from __future__ import annotations
@@ -64,21 +65,36 @@ def run(command: list[str], env: dict[str, str], within_s: float) -> subprocess.
 
 def run_suite() -> bool:
     """Run the client scenarios of every revision. False if a required one fails."""
-    suite = PLACE / "node_modules/@modelcontextprotocol/conformance/dist/index.js"
     client = shlex.join([sys.executable, str(ROOT / "scripts/mcp_conformance_client.py")])
-    passed = True
-    for revision in REVISIONS:
-        with tempfile.TemporaryDirectory() as results:
-            command = ["node", str(suite), "client", "--requirements", revision, "--command", client, "-o", results]
-            ran = run(command, environment(), SUITE_S)
-        lines = ran.stdout.split("\n")
-        unscored = {line.split()[1] for line in lines if line.startswith("  ✗ ")}
-        failed = [line for line in lines if line.startswith("✗ ") and line[2:].partition(":")[0] not in unscored]
-        count = sum(line.startswith("✓ ") for line in lines)
-        print(f"{revision}: {count} client scenarios passed, {len(failed)} required ones failed")
-        print("".join(f"  {line}\n" for line in failed), end="")
-        passed = passed and count > 0 and not failed
+    return {scenarios_pass("client", revision, "--command", client) for revision in REVISIONS} == {True}
+
+
+def run_server_suite() -> bool:
+    """Run the server scenarios of every revision against the fixtures. False if a required one fails."""
+    command = [sys.executable, str(ROOT / "tests/mcp_fixtures.py")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        url = server.stdout.readline().strip()
+        passed = {scenarios_pass("server", revision, "--url", url) for revision in REVISIONS} == {True}
+        server.stdin.close()
+        server.wait(CALL_S)
     return passed
+
+
+def scenarios_pass(role: str, revision: str, *arguments: str) -> bool:
+    """Run the scenarios of one role and revision. False if a required one fails."""
+    suite = PLACE / "node_modules/@modelcontextprotocol/conformance/dist/index.js"
+    with tempfile.TemporaryDirectory() as results:
+        command = ["node", str(suite), role, "--requirements", revision, *arguments, "-o", results]
+        ran = run(command, environment(), SUITE_S)
+    lines = ran.stdout.split("\n")
+    unscored = {line.split()[1] for line in lines if line.startswith("  ✗ ")}
+    failed = [line for line in lines if line.startswith("✗ ") and line[2:].partition(":")[0] not in unscored]
+    count = sum(line.startswith("✓ ") for line in lines)
+    print(f"{revision}: {count} {role} scenarios passed, {len(failed)} required ones failed")
+    print("".join(f"  {line}\n" for line in failed), end="")
+    return count > 0 and not failed
 
 
 def run_servers() -> bool:
@@ -135,11 +151,11 @@ def call(home: str, server: str, tool: str, args: dict[str, str]) -> bool:
 def main() -> int:
     """Run the parts that are asked for."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", choices=["suite", "servers"])
+    parser.add_argument("--only", choices=["suite", "server-suite", "servers"])
     asked = parser.parse_args().only
     if not install():
         return 0
-    parts = {"suite": run_suite, "servers": run_servers}
+    parts = {"suite": run_suite, "server-suite": run_server_suite, "servers": run_servers}
     return int(not {part() for name, part in parts.items() if asked in (None, name)} <= {True})
 
 

@@ -12,6 +12,7 @@ from extensions.remote import Remote
 from extensions.stage import Extension, Stage, results
 from extensions.test_joining import CALL, GUARD, READY, hello, joinable
 from zot.errors import UserError
+from zot.extensions.discovery import discover
 from zot.extensions.permissions import Permissions, admit
 from zot.runtime.extensions import manager_of
 from zot.store import GuardSet
@@ -125,3 +126,53 @@ async def test_a_guard_of_an_earlier_process_is_bound_to_its_token_too(tmp_path:
             manager_of(extensions).join("afar", Remote().link, token="other")
         extensions.recall(GuardSet("afar", ()))  # A person dismisses it: the name is free again.
         manager_of(extensions).join("afar", Remote().link, token="other")
+
+
+async def test_a_guard_stays_bound_to_its_token_after_a_reload(tmp_path: Path) -> None:
+    async with joinable(tmp_path, reloadable=True) as extensions:
+        extensions.recall(GuardSet("afar", ("tool_call",), "mine"))
+        for _ in range(2):
+            await manager_of(extensions).reload(lambda: None)
+            with pytest.raises(UserError, match="bound to another token"):
+                manager_of(extensions).join("afar", Remote().link, token="other")
+        manager_of(extensions).join("afar", Remote().link, token="mine")
+
+
+async def test_a_guard_that_is_not_yet_recorded_blocks_after_a_reload(tmp_path: Path) -> None:
+    """Writing the record takes a moment, and may fail."""
+    async with joinable(tmp_path, reloadable=True) as extensions:
+        guard = Remote()
+        joined = manager_of(extensions).join("afar", guard.link, lambda guarded: None, token="mine")
+        await guard.says(hello(), GUARD, READY)
+        await joined.settled()
+        await manager_of(extensions).reload(lambda: None)
+        assert (await extensions.tool_called(CALL, {})).refusal
+        with pytest.raises(UserError, match="bound to another token"):
+            manager_of(extensions).join("afar", Remote().link, token="other")
+
+
+async def test_a_program_does_not_take_the_place_of_a_missing_guard_by_its_name(tmp_path: Path) -> None:
+    program = Extension(tmp_path / "ext", "afar", 'hello()\nsay("ready")\nfor frame in frames(): pass\n')
+    async with joinable(tmp_path, reloadable=True, ext=(str(program.directory),)) as extensions:
+        extensions.recall(GuardSet("afar", ("tool_call",), "mine"))
+        await extensions.ready()
+        assert (await extensions.tool_called(CALL, {})).refusal
+        await manager_of(extensions).reload(lambda: None)
+        assert (await extensions.tool_called(CALL, {})).refusal
+        assert not extensions.is_connected("afar")
+        extensions.recall(GuardSet("afar", ()))
+        assert (await extensions.tool_called(CALL, {})).refusal is None
+
+
+def test_a_project_does_not_replace_the_user_s_guard_by_its_name(tmp_path: Path) -> None:
+    """A trusted extension has its permissions, and no more: it cannot end a guard."""
+    home, cwd = tmp_path / "home", tmp_path / "project"
+    Extension(home / "extensions", "guard", GUARD_SCRIPT, intercept=["tool_call"], on_failure="block")
+    Extension(home / "extensions", "other", GUARD_SCRIPT)
+    for name in ("guard", "other"):
+        Extension(cwd / ".zot" / "extensions", name, GUARD_SCRIPT, permissions={"tools": True})
+    found = discover(cwd=str(cwd), home=str(home), is_trusted=lambda directory, data: True)
+    assert [(one.source, one.name, one.standing) for one in found] == [
+        ("project", "guard", "shadowed"), ("project", "other", "runs"),
+        ("global", "guard", "runs"), ("global", "other", "shadowed"),
+    ]  # fmt: skip

@@ -63,6 +63,10 @@ NAMED: dict[str, tuple[list[str], str]] = {
     "a file that is not there yet": (["python3", "later.py"], "later.py"),
     "a variable": (["python3", "${HERE:-tools}/run"], "tools/run"),
     "a shell script by name": (["sh", "-e", "tools/run"], "tools/run"),
+    "a script in a script": (["sh", "-c", "cd . && ./tools/run; exit"], "tools/run"),
+    "one of a list": (["node", "--import=a,./tools/preload.js", "x"], "tools/preload.js"),
+    "a variable of its environment": (["BASH_ENV=tools/run", "bash", "-c", "true"], "tools/run"),
+    "an option in a variable": (["NODE_OPTIONS=--require ./tools/preload.js", "node", "x"], "tools/preload.js"),
 }
 
 
@@ -70,8 +74,10 @@ NAMED: dict[str, tuple[list[str], str]] = {
 @pytest.mark.parametrize("change", ["written", "replaced by a link", "removed"])
 async def test_a_server_whose_code_has_changed_does_not_start(way: str, change: str, project: Project) -> None:
     words, changed = NAMED[way]
-    command, *args = (word.replace("{here}", str(project.here)) for word in words)
-    project.servers(command=command, args=args)
+    name, mark, value = words[0].partition("=")
+    env = {name: value} if mark else {}
+    command, *args = (word.replace("{here}", str(project.here)) for word in words[len(env) :])
+    project.servers(command=command, args=args, env=env)
     assert project.found.problem.endswith("is not trusted; look at it, then: zot mcp trust")
     project.trust()
     before = project.found

@@ -254,6 +254,15 @@ LEADS = {
     "hooks": ("git config core.hooksPath .githooks", [".githooks/pre-commit"]),
     "hooks in quotes": ("printf '[core] HooksPath = \"my hooks\"' >> .git/config", ["my hooks/pre-commit"]),
     "configuration": ("git config include.path ../shared", ["shared"]),
+    "hooks in quotes in part": ("git config core.hooksPath 'my#\"hooks'", ['my#"hooks/pre-commit']),
+    "hooks on two lines": ("printf '[core]hooksPath=.git\\\\\nhooks' >> .git/config", [".githooks/pre-commit"]),
+    "configuration of a worktree": ("git config -f .git/config.worktree core.hooksPath h", ["h/pre-commit"]),
+    "an include of an include": (
+        "git config include.path ../a; git config -f a includeIf.gitdir:x.path b; git config -f b core.hooksPath h",
+        ["b", "h/pre-commit"],
+    ),
+    "a command": ("git config diff.x.textconv 'sh tools/x --text'", ["tools/x"]),
+    "a command of an alias": ("git config alias.up '!cd . && ./up/all'", ["up/all"]),
 }
 
 
@@ -281,6 +290,43 @@ async def test_targets_of_protected_paths_are_protected(name: str, exists: bool,
     for path in led:
         with pytest.raises(ToolFailed, match="is protected"):
             paths.find(path, str(tmp_path), make_parents=True)
+
+
+def _is_refused(path: str, work: Path) -> bool:
+    try:
+        LockedPaths(str(work), protected=()).find(path, str(work), make_parents=True)
+    except ToolFailed as problem:
+        return "is protected" in str(problem)
+    return False
+
+
+@needs("bwrap", "git")
+@pytest.mark.parametrize("place", ["tree", "main/sub", "below", "user"])
+async def test_hooks_named_in_another_place_are_protected(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the repository of a worktree, in the one above, in one below, and in the user's own configuration."""
+    setup = (
+        "git init -q main; cd main; git -c user.name=x -c user.email=x@x commit -q --allow-empty -m x;"
+        "git config core.hooksPath hooks; git worktree add -q ../tree; mkdir sub; cd ..; git init -q user;"
+        "git config -f rc core.hooksPath hooks; git init -q below/lib; git -C below/lib config core.hooksPath ../hooks"
+    )
+    subprocess.run(["sh", "-ec", setup], cwd=tmp_path, check=True, timeout=60)
+    if place == "main/sub":
+        subprocess.run(["git", "config", "core.hooksPath", "sub/hooks"], cwd=tmp_path / "main", check=True, timeout=60)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "rc") if place == "user" else "/dev/null")
+    work = tmp_path / place
+    await locked("mkdir hooks; echo evil > hooks/pre-commit", work)
+    assert not (work / "hooks").exists()
+    if place != "below":  # File tools look at the repositories on the way.
+        assert _is_refused("hooks/pre-commit", work)
+
+
+def test_a_file_tool_does_not_write_hooks_of_a_repository_below(tmp_path: Path) -> None:
+    (tmp_path / "lib" / ".git").mkdir(parents=True)
+    (tmp_path / "lib" / ".git" / "config").write_text("[core]\n\thooksPath = .githooks\n")
+    assert _is_refused("lib/.githooks/pre-commit", tmp_path)
+    assert not _is_refused("lib/hooks/pre-commit", tmp_path)
 
 
 def test_a_file_tool_does_not_write_through_a_protected_link(tmp_path: Path) -> None:
@@ -345,6 +391,16 @@ async def test_the_next_step_of_a_rebase_runs_nothing_that_was_planted(tmp_path:
     assert "moved away, because --lock protects it: .git/rebase-merge/git-rebase-todo" in text
     git("rebase", "--continue")
     assert not (tmp_path / "ran").exists()
+
+
+@needs("bwrap")
+async def test_a_rebase_in_a_repository_kept_elsewhere_runs_nothing_that_was_planted(tmp_path: Path) -> None:
+    (tmp_path / "real" / "rebase-merge").mkdir(parents=True)
+    (tmp_path / ".git").write_text("gitdir: real\n")
+    todo = tmp_path / "real" / "rebase-merge" / "git-rebase-todo"
+    todo.write_text("pick 1\n")
+    await locked("echo 'exec evil' >> real/rebase-merge/git-rebase-todo", tmp_path)
+    assert not todo.exists()
 
 
 BELOW = [path for path in ALL if not path.startswith(".git/")]

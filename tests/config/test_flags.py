@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from zot.config.config import STORE_FLAG
 from zot.config.flags import Flag, Manual, choice, dollars, parse, positive
-from zot.errors import ConfigError
+from zot.errors import ConfigError, UsageError
 
 FLAGS = (
     Flag("--model", "the model", value="ID", short="-m"),
@@ -131,3 +132,9 @@ def test_all_of_the_help_has_every_flag_but_accepted_foreign_ones() -> None:
     assert "  --rarely" in text
     assert " more flag" not in text
     assert "--foreign" not in text
+
+
+def test_an_error_names_an_address_without_its_password() -> None:
+    with pytest.raises(UsageError, match=r"^--store mysql://host/db: must be") as problem:
+        parse(["--store", "mysql://me:p@ss@host/db"], [STORE_FLAG])
+    assert "p@ss" not in str(problem.value)

@@ -35,6 +35,7 @@ from zot.config.tokens import names_in
 from zot.config.tokens import path_in as token_path_in
 from zot.config.vendors import VENDORS, Endpoint, Vendor, endpoint
 from zot.errors import AgentError, ConfigError, ProviderError, UsageError
+from zot.mcp.server_settings import find_servers
 from zot.providers.base import Transport
 from zot.providers.http import HttpTransport, find_proxy
 from zot.providers.model_listing import Outcome, probe
@@ -113,6 +114,7 @@ async def examine(config: Config, *, config_dir: str | None, wrong: str, is_offl
         *_unknown(config.provider),
         *await _sandbox(env, cwd),
         *_protections(config, cwd),
+        *_servers(config, cwd),
         _program("git", env, "models often use it"),
         _disk(zot_home(env) or cwd),
     )
@@ -349,6 +351,15 @@ def _protections(config: Config, cwd: str) -> list[DoctorCheck]:
         DoctorCheck("hidden", "ok", f"hidden from --lock and confined extensions: {', '.join(existing) or 'none yet'}"),
         DoctorCheck("protected", "ok", f"read-only under --lock: {', '.join(protected) or 'none'}"),
     ]
+
+
+def _servers(config: Config, cwd: str) -> list[DoctorCheck]:
+    """Check the MCP servers, without starting one."""
+    checks = []
+    for one in find_servers(config, cwd):
+        status: Literal["ok", "warn", "none"] = "none" if not one.enabled else "warn" if one.problem else "ok"
+        checks.append(DoctorCheck(f"mcp {one.name}", status, one.problem or (one.label if one.enabled else "disabled")))
+    return checks
 
 
 def _program(name: str, env: Mapping[str, str], why: str) -> DoctorCheck:

@@ -251,11 +251,14 @@ def _trust(request: CommandRequest) -> int:
     for one in project.sources:
         what = shlex.join(one.argv) or one.url or one.problem
         write(f"{one.name}: {printable(what)}\n")
+        if one.own_env:  # Not their values, which may be secret.
+            write(f"    sets {printable(', '.join(sorted(one.own_env)))}\n")
     covered = {place for one in project.sources for place, state in (one.files or {}).items() if state}
     for place in sorted(covered):
         write(f"    with {printable(os.path.relpath(place, cwd))}\n")
     _store(config).trust_as(path, project.fingerprint)
-    write(f"trusted {printable(path)} as it is now, and the files of the project that its command lines name\n")
+    write(f"trusted {printable(path)} as it is now, and the project's files that its commands and variables name\n")
+    write("not covered: what these files and programs load themselves, such as imports and installed packages\n")
     return 0
 
 

@@ -216,7 +216,13 @@ def _value(flag: Flag, text: str) -> Any:
     try:
         return flag.parse(text)
     except ValueError as problem:
-        raise UsageError(f"{flag.name} {text}: {problem}") from None
+        raise UsageError(f"{flag.name} {_without_password(text)}: {problem}") from None
+
+
+def _without_password(text: str) -> str:
+    """Return a value without what an address may have before its host: errors are printed and logged."""
+    scheme, mark, rest = text.partition("://")
+    return f"{scheme}{mark}{rest.rpartition('@')[2]}"
 
 
 #: For all commands that serve line protocols.

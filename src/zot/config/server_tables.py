@@ -36,7 +36,7 @@ def add_server(directory: str, name: str, server: McpServer) -> None:
         gap = "" if not text or text.endswith("\n\n") else "\n" if text.endswith("\n") else "\n\n"
         return f"{text}{gap}[mcp.{name}]\n" + "".join(f"{line}\n" for line in lines), {
             **tables,
-            name: msgspec.to_builtins(values),
+            name: msgspec.json.decode(msgspec.json.encode(values)),
         }
 
     _change(directory, edit)

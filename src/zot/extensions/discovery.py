@@ -53,8 +53,8 @@ def discover(
     """Return the extensions: those named by the user, then the project's, then those of ``home``, each by name.
 
     ``look`` False omits all but the named ones. A project's extensions run only if ``is_trusted`` accepts their
-    directory and the patterns of their data. The first of a name that could run does. If ``refusal`` returns why that
-    one cannot be confined, no other takes its place.
+    directory and the patterns of their data. The first of a name that could run does, but a guard of ``home`` gives its
+    name to no project. If ``refusal`` returns why that one cannot be confined, no other takes its place.
     """
     found = [_located(os.path.abspath(directory), "ext") for directory in explicit]
     if look:
@@ -96,17 +96,25 @@ def _located(directory: str, source: Source) -> Located:
 def _ranked(found: Sequence[Located], is_trusted: Callable[[str, Sequence[str]], bool]) -> Iterator[Located]:
     """Yield each extension, with its reason if it does not run."""
     taken: dict[str, str] = {}
+    guards = {one.name: one.directory for one in found if one.source == "global" and one.counts and _is_guard(one)}
     for one in found:
         if one.manifest is None or (one.standing != "runs" and not (one.counts and one.name in taken)):
             yield one  # A broken one does not take a name; a working one of its name replaces it.
         elif one.source == "project" and (problem := _distrust(one, one.manifest, is_trusted)) is not None:
             yield msgspec.structs.replace(one, standing="untrusted", problem=problem)
+        elif one.source == "project" and one.name in guards:
+            problem = f"{guards[one.name]} has the same name and is a guard, which no project replaces"
+            yield msgspec.structs.replace(one, standing="shadowed", problem=problem)
         elif (first := taken.setdefault(one.name, one.directory)) != one.directory:
             yield msgspec.structs.replace(
                 one, standing="shadowed", problem=f"{first} has the same name and comes first"
             )
         else:
             yield one
+
+
+def _is_guard(one: Located) -> bool:
+    return one.manifest is not None and one.manifest.on_failure == "block"
 
 
 def _distrust(one: Located, manifest: Manifest, is_trusted: Callable[[str, Sequence[str]], bool]) -> str | None:

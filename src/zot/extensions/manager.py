@@ -129,7 +129,9 @@ class Manager:
             self._roster.recall(guarded)
 
     def is_connected(self, name: str) -> bool:
-        return any(one.name == name and not self._roster.is_away(one) for one in self._roster.extensions)
+        return any(
+            one.name == name and not one.returns and not self._roster.is_away(one) for one in self._roster.extensions
+        )
 
     async def close(self) -> None:
         self._closed = True
@@ -623,7 +625,7 @@ class Roster:
     def recall_from(self, former: Roster) -> None:
         """Take over the recorded guards: those that are not connected keep blocking."""
         for name, intercept in former._recorded_guards.items():
-            self.recall(GuardSet(name, tuple(sorted(intercept))))
+            self.recall(GuardSet(name, tuple(sorted(intercept)), former._bound.get(name, "")))
 
     def join(self, name: str, carrier: Carrier, guards: Callable[[GuardSet], None], token: str) -> SupervisedExtension:
         """Add an extension that connected from outside, as `Manager.join` specifies. Raise UserError."""
@@ -648,12 +650,13 @@ class Roster:
     def put_on_record(self, extension: SupervisedExtension) -> None:
         """Record the events that a connected extension guards, if any."""
         if extension.connection.peer.closed and extension in self._guards:
+            closed = self._recorded_guards[extension.name] = extension.connection.peer.closed
             token = self._bound[extension.name] = self._tokens[extension]
-            self._guards[extension](GuardSet(extension.name, tuple(sorted(extension.connection.peer.closed)), token))
+            self._guards[extension](GuardSet(extension.name, tuple(sorted(closed)), token))
 
     def _add_missing(self, name: str) -> None:
-        """Add a placeholder for a missing guard, unless its name is in use."""
-        if all(one.name != name for one in self.extensions):
+        """Add a placeholder for a missing guard, unless it is connected. A program of its name is another one."""
+        if all(one.name != name or one.returns for one in self.extensions):
             missing = RemoteSource(name, None, self._settings, self._recorded_guards[name])
             self._missing[name] = SupervisedExtension(missing, self._settings, self._manager)
             self.extensions += (self._missing[name],)

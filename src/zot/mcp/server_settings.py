@@ -26,6 +26,7 @@ from zot.tools.sandbox import ENVIRONMENT, PROXIES
 #: The most servers in a project's file, and its largest size.
 MAX_SERVERS = 100
 MAX_FILE_BYTES = 1024 * 1024
+_PIECES = re.compile(r"[^\s\"'`;|&()<>=,:]+")
 #: Other programs keep much else in the same file.
 MAX_OTHER_BYTES = 64 * 1024 * 1024
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
@@ -77,13 +78,16 @@ class McpSource(msgspec.Struct, frozen=True):
 
 
 def named_files(source: McpSource, project: str) -> dict[str, str]:
-    """Return the files in ``project`` that a server's command line may name, each with its state: a hash, or "".
+    """Return the files in ``project`` that a server's command line and variables may name, each with its state: a hash,
+    or "".
 
     They run with the trust in the project's file. Missing ones count as well: they could appear later.
     """
     top = os.path.realpath(project)
-    words = {*source.argv, *(word.partition("=")[2] for word in source.argv)}
-    places = {os.path.normpath(os.path.join(source.cwd, word)) for word in words}
+    given = (*source.argv, *(source.env[name] for name in source.own_env))
+    # A word may be a script for a shell, a list, or an option with its value.
+    words = {word for one in given for word in (one, one.partition("=")[2], *_PIECES.findall(one))}
+    places = {os.path.normpath(os.path.join(source.cwd, os.path.expanduser(word))) for word in words}
     if program := which(source.argv[0] if source.argv else "", path=source.env.get("PATH")):
         places.add(os.path.join(source.cwd, program))
     inside = (

@@ -103,8 +103,8 @@ class LockedPaths:
         within = os.path.join(self.root, "")
         self._hidden = [path for path in map(os.path.realpath, hidden) if path.startswith(within)]
         self._protected = protected
-        #: Where protected paths lead; found on first use.
-        self._led: Sequence[str] | None = None
+        #: Where protected paths lead, by the directory of their repository; found on the way.
+        self._led: dict[str, Sequence[str]] = {}
 
     def find(self, path: str, cwd: str, *, make_parents: bool = False) -> FileLocation:
         """Resolve ``path`` as `Paths.find` specifies. Raise ToolFailed if it leads outside."""
@@ -168,12 +168,18 @@ class LockedPaths:
             raise ToolFailed(f"{shown} is in {path}, where zot keeps its own files; locked tools do not touch it")
         if self._protected is None:
             return
-        from zot.config.protected_paths import protection_of  # Imported lazily: start-up budget.
+        from zot.config.protected_paths import REPOSITORY, protection_of  # Imported lazily: start-up budget.
         from zot.tools.protection import led_to
 
-        if self._led is None:
-            self._led = led_to(self.root, "", self._protected)
-        if protection := protection_of(os.path.relpath(path, self.root), [*self._protected, *self._led]):
+        directory = os.path.dirname(path)
+        if directory not in self._led and (
+            directory == self.root or os.path.lexists(os.path.join(directory, REPOSITORY))
+        ):
+            is_top = directory == self.root
+            place = "" if is_top else os.path.relpath(directory, self.root)
+            self._led[directory] = led_to(self.root, place, self._protected if is_top else ())
+        led = [one for known in self._led.values() for one in known]
+        if protection := protection_of(os.path.relpath(path, self.root), [*self._protected, *led]):
             raise ToolFailed(f"{shown} is protected: other programs run what is in {protection}; --lock refuses it")
 
     def _outside(self, shown: str) -> ToolFailed:

@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from zot.config.protected_paths import IN_DIRECTORIES, IN_REPOSITORY, REPOSITORY, protected_paths
 from zot.files import OPEN_DIRECTORY, read_content
+from zot.tools.git_config import git_directory, named_paths, repository_of
 from zot.tools.mounts import Places, is_in
 
 #: Ending of the name that a file gets when it is moved away.
@@ -33,15 +34,12 @@ _MAX_LINKED = 5_000
 _PACKAGES = frozenset({"node_modules", "site-packages", ".venv", "venv", ".tox"})
 #: The mode of a submodule in an index of git.
 _SUBMODULE = (0o160000).to_bytes(4, "big")
-#: Settings of git that name directories of hooks and further configuration, which may be in the directory.
-_NAMED_IN_CONFIG = re.compile(r'^(?:[ \t]*\[[^\]\n]*\])?[ \t]*(hookspath|path)[ \t]*=[ \t]*"?([^"\n#;]+)', re.I | re.M)
-_MAX_NAMED = 100
 #: What a bare repository runs or obeys, and the file without which it is none.
 _IN_BARE = tuple(path.removeprefix(f"{REPOSITORY}/") for path in IN_REPOSITORY)
 _BARE = "HEAD"
 _MAKE_BARE = (_BARE, "objects", "refs", "commondir")
 #: Commands that a person's next `git rebase --continue` runs.
-_REBASE = f"{REPOSITORY}/rebase-merge/git-rebase-todo"
+_REBASE = "rebase-merge/git-rebase-todo"
 _EXECUTES = re.compile(rb"^[ \t]*(?:x|exec)[ \t].*", re.M)
 #: Clocks of file systems are coarser than others.
 _TICK_S = 0.1
@@ -142,11 +140,14 @@ class ProtectedFiles:
 
     def _rebase_commands(self) -> dict[str, frozenset[bytes]]:
         """Return the commands that rebases in progress will run, by the path of the list they are in."""
-        places = [place for place, mark in self._found or () if mark == REPOSITORY]
+        places = ["", *(place for place, mark in self._found or () if mark == REPOSITORY)]
         commands: dict[str, frozenset[bytes]] = {}
-        for path in (_REBASE, *(f"{place}/{_REBASE}" for place in places)):
+        for place in places:
+            path = _real(os.path.join(git_directory(os.path.join(self._root, place)), _REBASE))
             with suppress(OSError):
-                commands[path] = frozenset(_EXECUTES.findall(read_content(os.path.join(self._root, path))))
+                if is_in(path, [self._root]):
+                    found = frozenset(_EXECUTES.findall(read_content(path)))
+                    commands[os.path.relpath(path, self._root)] = found
         return commands
 
     def _new_below(self) -> Iterator[tuple[str, str]]:
@@ -260,13 +261,15 @@ class ProtectedFiles:
 def led_to(root: str, place: str, more: Sequence[str] = ()) -> list[str]:
     """Return the paths in ``root`` to which protected ones in ``place`` lead, relative to ``root``.
 
-    Leading there are links, a file `.git`, and git's configuration, with directories of hooks and further files.
+    Leading there are links, a file `.git`, and git's configuration: with directories of hooks, further files, and
+    files in commands. A repository above the root counts for the root.
     """
-    top, base = os.path.realpath(root), os.path.join(root, place)
-    git = _git_directory(base)
+    top = os.path.realpath(root)
+    base = os.path.join(top, place) if place else top
+    git = git_directory(base)
     named = [_real(os.path.join(git, path)) for path in _IN_BARE]
     named += [_real(os.path.join(base, path)) for path in protected_paths(more) if path != REPOSITORY and not place]
-    named += _named_in_config(base, git)
+    named += map(_real, named_paths(base if place else repository_of(base)))
     usual = [os.path.join(top, place, path) for path in protected_paths(() if place else more) if path != REPOSITORY]
     found = [path for path in dict.fromkeys(named) if is_in(path, [top]) and path != top and not is_in(path, usual)]
     return [os.path.relpath(path, top) for path in found]
@@ -296,31 +299,6 @@ def _real(path: str) -> str:
         return os.path.realpath(path)
     except (OSError, ValueError):
         return path
-
-
-def _git_directory(base: str) -> str:
-    """Return the directory of a repository's own files, whatever `.git` is."""
-    git = os.path.join(base, REPOSITORY)
-    if os.path.isdir(git) or not os.path.isfile(git):
-        return git
-    try:
-        line = read_content(git).decode(errors="replace").strip()
-    except OSError:
-        return git
-    return os.path.join(base, line.removeprefix("gitdir:").strip()) if line.startswith("gitdir:") else git
-
-
-def _named_in_config(base: str, git: str) -> list[str]:
-    try:
-        text = read_content(os.path.join(git, "config")).decode(errors="replace")
-    except OSError:
-        return []
-    found: list[str] = []
-    for key, value in islice(_NAMED_IN_CONFIG.findall(text), _MAX_NAMED):
-        # git counts hooks from the working tree, and files to include from the file that names them.
-        start = base if key.lower() == "hookspath" else git
-        found.append(_real(os.path.join(start, os.path.expanduser(value.strip()))))
-    return found
 
 
 def _add_mode(directory: int, bits: int) -> None:

@@ -324,8 +324,9 @@ async def test_roles_and_bound_sessions_hold(tmp_path: Path) -> None:
         assert "nobody could be asked" in denied[0]
         asked = await WebCaller(face, elicitation={}).tool("zot", {"prompt": "!bash touch made", "cwd": str(tmp_path)})
         answer = {key: {"action": "accept", "content": {"decision": "allow_once"}} for key in asked["inputRequests"]}
-        stolen = frames(await prompter.post("tools/call", name="zot", arguments={"prompt": "x"},
-                                            requestState=asked["requestState"], inputResponses=answer))[-1]  # fmt: skip
+        watcher = WebCaller(face, scoped(face, "watcher", "prompt", "view"), elicitation={})
+        stolen = frames(await watcher.post("tools/call", name="zot", arguments={"prompt": "x"},
+                                           requestState=asked["requestState"], inputResponses=answer))[-1]  # fmt: skip
         assert "role approve" in stolen["error"]["message"]
         bound = WebCaller(face, scoped(face, "bound", "prompt", sessions=("mine",)))
         assert structured(await bound.tool("zot", {"prompt": "!echo x", "session": "mine"}))["text"] == "x"

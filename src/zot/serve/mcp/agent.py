@@ -184,14 +184,16 @@ class RecordedRun:
         #: Summaries of the calls that were not allowed.
         self.denied: list[str] = []
         self.begun = self.changed = ""
+        #: The name of the token that prompted it, "" on this machine.
+        self.by = ""
 
     def take(self, events: Sequence[AgentEvent]) -> None:
         """Add events."""
         self.summary.take(events)
         for event in events:
             match event:
-                case UserMessage(time=when) if not self.begun:
-                    self.begun = when
+                case UserMessage(time=when, by=by) if not self.begun:
+                    self.begun, self.by = when, by
                 case ApprovalRequest():
                     self.asked = event
                 case ApprovalAnswer(id=request_id, decision=decision):
@@ -380,7 +382,7 @@ class AgentService(McpService):
             followed = FollowedRun(session, exchange, can_ask=_can_ask(exchange))
             followed.attach()
             try:
-                run, upto = await self._recorded(handle)
+                run, upto = await self._recorded(exchange.grant, handle)
             except BaseException:
                 followed.leave()
                 raise
@@ -487,7 +489,7 @@ class AgentService(McpService):
     async def _get_task(self, exchange: Exchange) -> Mapping[str, Any]:
         handle = self._task_of(exchange)
         async with self._of_task(exchange.grant, handle):
-            run, _ = await self._recorded(handle)
+            run, _ = await self._recorded(exchange.grant, handle)
         found = _task(handle, run)
         match found["status"]:
             case "completed":
@@ -502,7 +504,7 @@ class AgentService(McpService):
         handle = self._task_of(exchange)
         asked = read_params(_tasks, exchange.request)
         async with self._of_task(exchange.grant, handle) as session:
-            run, _ = await self._recorded(handle)
+            run, _ = await self._recorded(exchange.grant, handle)
             if not run.is_over:
                 self._answer(exchange.grant, session, run, asked.input_responses or {})
         return {}
@@ -510,7 +512,7 @@ class AgentService(McpService):
     async def _cancel_task(self, exchange: Exchange) -> Mapping[str, Any]:
         handle = self._task_of(exchange)
         async with self._of_task(exchange.grant, handle) as session:
-            run, _ = await self._recorded(handle)
+            run, _ = await self._recorded(exchange.grant, handle)
             if not run.is_over and session.worker.has_begun:
                 session.abort()
                 self._sessions.note(exchange.grant, "tasks/cancel", handle.session, "ok")
@@ -556,8 +558,17 @@ class AgentService(McpService):
             return False
         return not await pool.is_closed(session_id)
 
-    async def _recorded(self, handle: RunHandle) -> tuple[RecordedRun, int]:
-        """Return what a run has done, and up to which row. Raise RpcError if there is no such run."""
+    async def _recorded(self, grant: Grant, handle: RunHandle) -> tuple[RecordedRun, int]:
+        """Return what a run has done, and up to which row. Raise RpcError if there is no such run.
+
+        Without the role `view`, a client has the runs that it prompted itself.
+        """
+        run, upto = await self._found(handle)
+        if not run.begun or not (run.by == grant.name or grant.may("view")):
+            raise RpcError(INVALID_PARAMS, "there is no such run")
+        return run, upto
+
+    async def _found(self, handle: RunHandle) -> tuple[RecordedRun, int]:
         if (live := self._live.get(handle)) is not None and not live.is_ended:
             return live.run, live.upto
         _, journal = await self._sessions.opened()
@@ -574,12 +585,9 @@ class AgentService(McpService):
             return run, upto
 
         try:
-            run, upto = await journal.reading(look)
+            return await journal.reading(look)
         except NoSuchSession:
-            run, upto = RecordedRun(), 0
-        if not run.begun:
-            raise RpcError(INVALID_PARAMS, "there is no such run")
-        return run, upto
+            return RecordedRun(), 0
 
 
 def _check_role(grant: Grant, role: str) -> None:

@@ -168,6 +168,7 @@ class McpEndpoint:
             await self._respond(scope, receive, send, stream, task, is_alone=True)
         finally:
             connection.close()
+            await asyncio.wait({task})
 
     async def _initialize(self, scope: Any, receive: Receive, send: Send, request: RpcRequest) -> None:
         if not self._has_room():
@@ -220,7 +221,7 @@ class McpEndpoint:
     ) -> None:
         """Send the answer, as a stream if it takes long or messages come before it.
 
-        If the client leaves, a request that is ``is_alone`` is cancelled; others continue, as their revision demands.
+        The request continues if the client leaves. One that is ``is_alone`` reports errors as statuses, too.
         """
         tokens: Tokens | None = scope.get("zot.tokens")
         left = asyncio.ensure_future(gone(receive))
@@ -249,9 +250,6 @@ class McpEndpoint:
         finally:
             left.cancel()
             stream.end()
-            if is_alone:
-                task.cancel()
-                await asyncio.wait({task})
 
 
 async def _finish(send: Send, task: asyncio.Task[Answered], *, is_begun: bool, is_alone: bool) -> None:
