@@ -18,11 +18,12 @@ PROTECTED: Final[dict[str, tuple[str, ...]]] = {
     ),
     "other version control": (".hg/hgrc", ".hg/hgrc-not-shared", ".hg/sharedpath", ".jj/repo/config.toml"),
     "zot and other agents": (
-        ".zot", ".claude", ".codex", ".cursor", ".gemini", ".opencode", ".mcp.json", ".aider.conf.yml",
+        ".zot", ".claude", ".codex", ".cursor", ".gemini", ".opencode", ".mcp.json", ".aider.conf.yml", "opencode.json",
+        ".continue", ".kiro", ".qwen", ".roo", ".windsurf", ".crush.json",
     ),
     "editors": (
         ".vscode", ".idea", ".zed", ".fleet", ".devcontainer", ".vimrc", ".nvimrc", ".nvim.lua", ".exrc",
-        ".dir-locals.el",
+        ".dir-locals.el", ".emacs", ".emacs.d", ".vim", ".config/nvim", ".helix",
     ),
     "shells and sessions": (
         ".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".profile", ".zshrc", ".zshenv",
@@ -32,7 +33,8 @@ PROTECTED: Final[dict[str, tuple[str, ...]]] = {
     ),
     "other programs": (
         ".ssh", ".netrc", ".npmrc", ".yarnrc", ".yarnrc.yml", ".pypirc", ".gdbinit", ".lldbinit", ".pdbrc",
-        ".tmux.conf", ".screenrc", ".sqliterc",
+        ".tmux.conf", ".screenrc", ".sqliterc", ".Rprofile", ".Renviron", ".irbrc", ".pryrc", ".octaverc", ".cargo",
+        "mise.toml", ".mise.toml",
     ),
 }  # fmt: skip
 #: Only in the working directory itself: with this file, git takes any directory for a repository.
