@@ -47,7 +47,7 @@ class AuthorizationFailed(Exception):
 
 
 class StoredToken(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The tokens for one server, and what is needed to refresh them."""
+    """The tokens for one server, and the facts needed to refresh them."""
 
     access_token: str = ""
     refresh_token: str = ""
