@@ -87,6 +87,8 @@ def test_no_other_command_installs_packages() -> None:
     assert re.search(r" --ignore-scripts .* axe-core@\d+\.\d+\.\d+ ", page)
     assert len(found) == 3
     scripts = [path.name for path in (ROOT / "scripts").glob("*.py") if re.search(r'"(pip|npm|uv)"', path.read_text())]
-    # The lock is made by downloading. Other programs are peers that zot is tried against, pinned by their versions; their
-    # scripts of installation do not run, and nothing of them is built or released.
-    assert {*scripts} <= {"release.py", "lock.py", "lab_agents.py", "acp_clients.py"}
+    # The lock is made by downloading. The others install programs against which zot is tried, of exact versions and
+    # without running their scripts; nothing of them is released.
+    assert {*scripts} <= {"release.py", "lock.py", "lab_agents.py", "acp_clients.py", "mcp_conformance.py"}
+    for name in ("lab_agents.py", "mcp_conformance.py"):
+        assert '"--ignore-scripts"' in (ROOT / "scripts" / name).read_text()
