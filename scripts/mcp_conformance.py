@@ -43,7 +43,17 @@ def install() -> bool:
     if mark.exists() and json.loads(mark.read_text()) == list(PACKAGES):
         return True
     PLACE.mkdir(parents=True, exist_ok=True)
-    command = ["npm", "install", "--no-fund", "--no-audit", "--silent", "--prefix", str(PLACE), *PACKAGES]
+    command = [
+        "npm",
+        "install",
+        "--ignore-scripts",
+        "--no-fund",
+        "--no-audit",
+        "--silent",
+        "--prefix",
+        str(PLACE),
+        *PACKAGES,
+    ]
     try:
         subprocess.run(command, check=True, timeout=INSTALL_S, stdout=subprocess.DEVNULL)
     except (OSError, subprocess.SubprocessError) as problem:

@@ -22,7 +22,7 @@ from zot.providers.service import RetryTiming, Service
 from zot.session.history import Batch, Subscriber
 from zot.session.queue import JobObserver
 from zot.session.session import Session
-from zot.store import Acquired, Change, FindAnswer, MemoryStore, PermissionGranted, Row, Store
+from zot.store import Acquired, Change, FindAnswer, MemoryStore, PermissionGranted, Row, Store, StoreObserver
 from zot.tools.base import Output, Tool, ToolContext
 
 #: How long anything may take before a test fails. Never how long it does take.
@@ -285,8 +285,7 @@ class SlowStore:
         self._safe_seq = 0
         self._changed = asyncio.Event()
         self._problem: StoreFailed | None = None
-        self._safe: Callable[[int], None] = lambda seq: None
-        self._failed: Callable[[StoreFailed], None] = lambda problem: None
+        self._observer = StoreObserver()
 
     async def begin(self, find_answer: FindAnswer | None = None) -> Acquired:
         return Acquired()
@@ -299,19 +298,19 @@ class SlowStore:
         self.runs.append(run)
         return self.last_seq - len(rows) + 1
 
-    def watch(self, safe: Callable[[int], None], failed: Callable[[StoreFailed], None]) -> None:
-        self._safe, self._failed = safe, failed
+    def watch(self, observer: StoreObserver) -> None:
+        self._observer = observer
 
     def commit(self, up_to: int | None = None) -> None:
         """Make all rows, or those up to a number, durable."""
         self._safe_seq = self.last_seq if up_to is None else up_to
-        self._safe(self._safe_seq)
+        self._observer.on_safe(self._safe_seq)
         self._changed.set()
 
     def lose(self, problem: StoreFailed) -> None:
         """Lose the rows that are not durable."""
         self._problem = problem
-        self._failed(problem)
+        self._observer.on_failed(problem)
         self._changed.set()
 
     async def room(self) -> None:

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from store_watch import StoreWatch
 from zot.errors import SessionBusy, StoreFailed
 from zot.events import TextDelta
 from zot.journal.journal import Journal, can_be_written, open_read_only
@@ -52,7 +53,7 @@ async def write_until_killed(path: str, at: int) -> None:
     journal = await Journal.open(path)
     record = await journal.record("a")
     await record.begin()
-    record.watch(lambda seq: say("safe", seq), lambda problem: say("failed", problem))
+    record.watch(StoreWatch(lambda seq: say("safe", seq), lambda problem: say("failed", problem)))
     for number in range(at // 4 + 1):
         first = record.last_seq + 1
         record.append([TextDelta(f"{seq}") for seq in range(first, first + number % 3 + 1)], run=at)
@@ -123,7 +124,7 @@ async def write_until_full(path: str) -> None:
     await record.begin()
     heard: list[int] = []
     failures: list[StoreFailed] = []
-    record.watch(heard.append, failures.append)
+    record.watch(StoreWatch(heard.append, failures.append))
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, most))
     try:

@@ -21,7 +21,7 @@ import msgspec
 import uvicorn
 
 from zot.messages import timestamp
-from zot.serve.mcp.server import Exchange, McpService
+from zot.serve.mcp.server import McpExchange, McpService
 from zot.serve.web.gate import Gate, Limits, Tokens
 from zot.serve.web.mcp import McpEndpoint
 from zot.serve.web.websocket import refuse
@@ -162,79 +162,79 @@ class Fixtures(McpService):
         self._tasks: dict[str, Task] = {}
         # The first tool must be one that any client may call without arguments.
         names = [name for name in vars(type(self)) if name.startswith("tool_")]
-        self._tools: dict[str, tuple[Mapping[str, Any], Callable[[Exchange, Call], Awaitable[Result]]]] = {
+        self._tools: dict[str, tuple[Mapping[str, Any], Callable[[McpExchange, Call], Awaitable[Result]]]] = {
             name.removeprefix("tool_"): (_ARGUMENTS.get(name.removeprefix("tool_"), _EMPTY), getattr(self, name))
             for name in names
         }  # fmt: skip
 
-    async def nothing(self, exchange: Exchange) -> Result:
+    async def nothing(self, exchange: McpExchange) -> Result:
         return {}
 
     # Tools.
 
-    async def tools_list(self, exchange: Exchange) -> Result:
+    async def tools_list(self, exchange: McpExchange) -> Result:
         return {"tools": [{"name": name, "description": f"The fixture {name}.", "inputSchema": schema}
                           for name, (schema, _) in self._tools.items()]}  # fmt: skip
 
-    async def tools_call(self, exchange: Exchange) -> Result:
+    async def tools_call(self, exchange: McpExchange) -> Result:
         call = msgspec.json.decode(exchange.request.params, type=Call)
         if call.name not in self._tools:
             raise RpcError(INVALID_PARAMS, f"there is no tool {call.name!r}")
         return await self._tools[call.name][1](exchange, call)
 
-    async def tool_test_simple_text(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_test_simple_text(self, exchange: McpExchange, call: Call) -> Result:
         return text("This is a simple text response for testing.")
 
-    async def tool_test_image_content(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_test_image_content(self, exchange: McpExchange, call: Call) -> Result:
         return {"content": [{"type": "image", "data": PNG, "mimeType": "image/png"}]}
 
-    async def tool_test_audio_content(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_test_audio_content(self, exchange: McpExchange, call: Call) -> Result:
         return {"content": [{"type": "audio", "data": WAV, "mimeType": "audio/wav"}]}
 
-    async def tool_test_embedded_resource(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_test_embedded_resource(self, exchange: McpExchange, call: Call) -> Result:
         found = {"uri": "test://embedded-resource", "mimeType": "text/plain",
                  "text": "This is an embedded resource content."}  # fmt: skip
         return {"content": [{"type": "resource", "resource": found}]}
 
-    async def tool_test_multiple_content_types(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_test_multiple_content_types(self, exchange: McpExchange, call: Call) -> Result:
         found = {"uri": "test://mixed-content-resource", "mimeType": "application/json",
                  "text": json.dumps({"test": "data", "value": 123})}  # fmt: skip
         return {"content": [{"type": "text", "text": "Multiple content types test:"},
                             {"type": "image", "data": PNG, "mimeType": "image/png"},
                             {"type": "resource", "resource": found}]}  # fmt: skip
 
-    async def tool_test_tool_with_logging(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_test_tool_with_logging(self, exchange: McpExchange, call: Call) -> Result:
         for said in ("Tool execution started", "Tool processing data", "Tool execution completed"):
             exchange.log("info", said, logger="fixtures")
             await asyncio.sleep(0.05)
         return text("logged")
 
-    async def tool_test_logging_tool(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_test_logging_tool(self, exchange: McpExchange, call: Call) -> Result:
         exchange.log("info", "only for those who asked", logger="fixtures")
         return text("logged")
 
-    async def tool_test_error_handling(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_test_error_handling(self, exchange: McpExchange, call: Call) -> Result:
         return text("This tool intentionally returns an error for testing", isError=True)
 
-    async def tool_test_tool_with_progress(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_test_tool_with_progress(self, exchange: McpExchange, call: Call) -> Result:
         for value in (0, 50, 100):
             exchange.progress(f"{value} of 100", value=value, total=100)
             await asyncio.sleep(0.05)
         return text("done")
 
-    async def tool_test_sampling(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_test_sampling(self, exchange: McpExchange, call: Call) -> Result:
         asked = sampling(call.arguments["prompt"], 100)
         answer = await exchange.ask(asked["method"], asked["params"])
         return text(f"LLM response: {json.dumps(answer)}", isError=answer is None)
 
-    async def tool_test_elicitation(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_test_elicitation(self, exchange: McpExchange, call: Call) -> Result:
         fields = {name: {"type": "string", "description": name} for name in ("username", "email")}
         schema = {"type": "object", "properties": fields, "required": [*fields]}
         answer = await exchange.ask("elicitation/create",
                                     {"message": call.arguments["message"], "requestedSchema": schema})  # fmt: skip
         return text(f"User response: {json.dumps(answer)}")
 
-    async def tool_test_elicitation_sep1034_defaults(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_test_elicitation_sep1034_defaults(self, exchange: McpExchange, call: Call) -> Result:
         return await self._elicited(exchange, {
             "name": {"type": "string", "default": "John Doe"},
             "age": {"type": "integer", "default": 30},
@@ -243,7 +243,7 @@ class Fixtures(McpService):
             "verified": {"type": "boolean", "default": True},
         })  # fmt: skip
 
-    async def tool_test_elicitation_sep1330_enums(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_test_elicitation_sep1330_enums(self, exchange: McpExchange, call: Call) -> Result:
         options = ["option1", "option2", "option3"]
         titled = [
             {"const": f"value{n}", "title": f"{word} Option"} for n, word in enumerate(("First", "Second", "Third"), 1)
@@ -257,25 +257,25 @@ class Fixtures(McpService):
             "titledMulti": {"type": "array", "items": {"anyOf": titled}},
         })  # fmt: skip
 
-    async def _elicited(self, exchange: Exchange, fields: Mapping[str, Any]) -> Result:
+    async def _elicited(self, exchange: McpExchange, fields: Mapping[str, Any]) -> Result:
         schema = {"type": "object", "properties": fields, "required": []}
         answer = await exchange.ask("elicitation/create", {"message": "Please fill in", "requestedSchema": schema})
         answer = answer or {"action": "cancel"}
         return text(f"Elicitation completed: action={answer['action']}, content={json.dumps(answer.get('content'))}")
 
-    async def tool_json_schema_2020_12_tool(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_json_schema_2020_12_tool(self, exchange: McpExchange, call: Call) -> Result:
         return text(json.dumps(call.arguments))
 
-    async def tool_test_missing_capability(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_test_missing_capability(self, exchange: McpExchange, call: Call) -> Result:
         if "sampling" not in exchange.client.capabilities:
             raise missing_capability(sampling={})
         return text("the client has it")
 
-    async def tool_test_trigger_tool_change(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_test_trigger_tool_change(self, exchange: McpExchange, call: Call) -> Result:
         self.announce("tools")
         return text("changed")
 
-    async def tool_test_trigger_prompt_change(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_test_trigger_prompt_change(self, exchange: McpExchange, call: Call) -> Result:
         self.announce("prompts")
         return text("changed")
 
@@ -294,36 +294,36 @@ class Fixtures(McpService):
             raise RpcError(INVALID_PARAMS, "requestState was changed")
         return state
 
-    async def tool_test_input_required_result_elicitation(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_test_input_required_result_elicitation(self, exchange: McpExchange, call: Call) -> Result:
         match call.accepted("user_name"):
             case {"name": str(name)}:
                 return text(f"Hello, {name}!")
             case _:
                 return self._asked({"user_name": elicitation("What is your name?", _NAME)})
 
-    async def tool_test_streaming_elicitation(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_test_streaming_elicitation(self, exchange: McpExchange, call: Call) -> Result:
         return await self.tool_test_input_required_result_elicitation(exchange, call)
 
-    async def tool_test_input_required_result_sampling(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_test_input_required_result_sampling(self, exchange: McpExchange, call: Call) -> Result:
         if (answer := call.responses.get("capital_question")) is None:
             return self._asked({"capital_question": sampling("What is the capital of France?", 100)})
         return text(json.dumps(answer))
 
-    async def tool_test_input_required_result_list_roots(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_test_input_required_result_list_roots(self, exchange: McpExchange, call: Call) -> Result:
         if (answer := call.responses.get("client_roots")) is None:
             return self._asked({"client_roots": ROOTS})
         return text(json.dumps(answer))
 
-    async def tool_test_input_required_result_request_state(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_test_input_required_result_request_state(self, exchange: McpExchange, call: Call) -> Result:
         schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
         if call.request_state is None or call.accepted("confirm") is None:
             return self._asked({"confirm": elicitation("Please confirm", schema)}, "confirming")
         return text(f"state-ok: {self._unsealed(call)}")
 
-    async def tool_test_input_required_result_tampered_state(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_test_input_required_result_tampered_state(self, exchange: McpExchange, call: Call) -> Result:
         return await self.tool_test_input_required_result_request_state(exchange, call)
 
-    async def tool_test_input_required_result_multiple_inputs(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_test_input_required_result_multiple_inputs(self, exchange: McpExchange, call: Call) -> Result:
         wanted = {
             "user_name": elicitation("What is your name?", _NAME),
             "greeting": sampling("Generate a greeting", 50),
@@ -333,7 +333,7 @@ class Fixtures(McpService):
             return self._asked(left, "several")
         return text(f"{self._unsealed(call)}: {json.dumps(call.responses)}")
 
-    async def tool_test_input_required_result_multi_round(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_test_input_required_result_multi_round(self, exchange: McpExchange, call: Call) -> Result:
         state = self._unsealed(call) if call.request_state is not None else ""
         if not state:
             return self._asked({"step1": elicitation("Step 1: What is your name?", _NAME)}, "begun")
@@ -343,36 +343,36 @@ class Fixtures(McpService):
             return self._asked({"step2": question}, f"named {named['name']}")
         return text(f"{state}: {json.dumps(call.accepted('step2'))}")
 
-    async def tool_test_input_required_result_capabilities(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_test_input_required_result_capabilities(self, exchange: McpExchange, call: Call) -> Result:
         wanted = {"sampling": sampling("Say something", 10), "elicitation": elicitation("Who?", _NAME)}
         return self._asked({key: one for key, one in wanted.items() if key in exchange.client.capabilities}, "any")
 
     # Tasks.
 
-    async def tool_greet(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_greet(self, exchange: McpExchange, call: Call) -> Result:
         return text(f"Hello, {call.arguments.get('name')}!")
 
-    async def tool_slow_compute(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_slow_compute(self, exchange: McpExchange, call: Call) -> Result:
         async def compute() -> Result:
             await asyncio.sleep(call.arguments.get("seconds", 0))
             return text(f"computed {call.arguments.get('label', '')}")
 
         return self._task(compute()) if exchange.client.has_tasks else await compute()
 
-    async def tool_failing_job(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_failing_job(self, exchange: McpExchange, call: Call) -> Result:
         async def fail() -> Result:
             await asyncio.sleep(0.2)
             return text("it failed", isError=True)
 
         return self._required(exchange, fail)
 
-    async def tool_protocol_error_job(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_protocol_error_job(self, exchange: McpExchange, call: Call) -> Result:
         async def fail() -> Result:
             raise RuntimeError("broken")
 
         return self._required(exchange, fail)
 
-    async def tool_confirm_delete(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_confirm_delete(self, exchange: McpExchange, call: Call) -> Result:
         async def confirm() -> Result:
             answer = await self._tasks[name].ask("confirm", elicitation("Delete it?", _EMPTY))
             return text(f"answered {json.dumps(answer)}")
@@ -380,7 +380,7 @@ class Fixtures(McpService):
         name = os.urandom(8).hex()
         return self._required(exchange, confirm, name)
 
-    async def tool_multi_input(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_multi_input(self, exchange: McpExchange, call: Call) -> Result:
         async def gather() -> Result:
             asked = (self._tasks[name].ask(key, elicitation(f"{key}?", _NAME)) for key in ("first", "second"))
             return text(json.dumps(await asyncio.gather(*asked)))
@@ -388,7 +388,7 @@ class Fixtures(McpService):
         name = os.urandom(8).hex()
         return self._required(exchange, gather, name)
 
-    async def tool_test_tool_with_task(self, exchange: Exchange, call: Call) -> Result:
+    async def tool_test_tool_with_task(self, exchange: McpExchange, call: Call) -> Result:
         if (named := call.accepted("user_name")) is None:
             return self._asked({"user_name": elicitation("What is your name?", _NAME)}, "naming")
 
@@ -397,7 +397,7 @@ class Fixtures(McpService):
 
         return self._required(exchange, greet)
 
-    def _required(self, exchange: Exchange, work: Callable[[], Awaitable[Result]], name: str = "") -> Result:
+    def _required(self, exchange: McpExchange, work: Callable[[], Awaitable[Result]], name: str = "") -> Result:
         if not exchange.client.has_tasks:
             raise missing_capability(extensions={TASKS: {}})
         return self._task(work(), name)
@@ -407,7 +407,7 @@ class Fixtures(McpService):
         made = self._tasks[name] = Task(name, work)
         return {"resultType": "task", **made.shown()}
 
-    def _named(self, exchange: Exchange) -> tuple[Task, dict[str, Any]]:
+    def _named(self, exchange: McpExchange) -> tuple[Task, dict[str, Any]]:
         if not exchange.client.has_tasks:
             raise missing_capability(extensions={TASKS: {}})
         params = msgspec.json.decode(exchange.request.params)
@@ -415,16 +415,16 @@ class Fixtures(McpService):
             raise RpcError(INVALID_PARAMS, "there is no such task")
         return found, params
 
-    async def tasks_get(self, exchange: Exchange) -> Result:
+    async def tasks_get(self, exchange: McpExchange) -> Result:
         return self._named(exchange)[0].shown()
 
-    async def tasks_update(self, exchange: Exchange) -> Result:
+    async def tasks_update(self, exchange: McpExchange) -> Result:
         found, params = self._named(exchange)
         for key, response in params.get("inputResponses", {}).items():
             found.answer(key, response)
         return {}
 
-    async def tasks_cancel(self, exchange: Exchange) -> Result:
+    async def tasks_cancel(self, exchange: McpExchange) -> Result:
         found = self._named(exchange)[0].task
         found.cancel()
         await asyncio.wait({found})
@@ -432,16 +432,16 @@ class Fixtures(McpService):
 
     # Resources, prompts, completion.
 
-    async def resources_list(self, exchange: Exchange) -> Result:
+    async def resources_list(self, exchange: McpExchange) -> Result:
         names = (("static-text", "text/plain"), ("static-binary", "image/png"), ("watched-resource", "text/plain"))
         return {"resources": [{"uri": f"test://{name}", "name": name, "description": name, "mimeType": kind}
                               for name, kind in names]}  # fmt: skip
 
-    async def templates_list(self, exchange: Exchange) -> Result:
+    async def templates_list(self, exchange: McpExchange) -> Result:
         return {"resourceTemplates": [{"uriTemplate": "test://template/{id}/data", "name": "template",
                                        "description": "A template.", "mimeType": "application/json"}]}  # fmt: skip
 
-    async def resources_read(self, exchange: Exchange) -> Result:
+    async def resources_read(self, exchange: McpExchange) -> Result:
         uri = msgspec.json.decode(exchange.request.params)["uri"]
         match uri.split("/")[2:]:
             case ["static-text"] | ["watched-resource"]:
@@ -456,12 +456,12 @@ class Fixtures(McpService):
                 raise RpcError(INVALID_PARAMS, "there is no such resource", {"uri": uri})
         return {"contents": [found]}
 
-    async def prompts_list(self, exchange: Exchange) -> Result:
+    async def prompts_list(self, exchange: McpExchange) -> Result:
         return {"prompts": [{"name": name, "description": name, "arguments":
                              [{"name": one, "description": one, "required": True} for one in arguments]}
                             for name, arguments in _PROMPTS.items()]}  # fmt: skip
 
-    async def prompts_get(self, exchange: Exchange) -> Result:
+    async def prompts_get(self, exchange: McpExchange) -> Result:
         call = msgspec.json.decode(exchange.request.params, type=Call)
         contents: list[dict[str, Any]]
         match call.name:
@@ -487,7 +487,7 @@ class Fixtures(McpService):
                 raise RpcError(INVALID_PARAMS, f"there is no prompt {call.name!r}")
         return {"messages": [{"role": "user", "content": one} for one in contents]}
 
-    async def complete(self, exchange: Exchange) -> Result:
+    async def complete(self, exchange: McpExchange) -> Result:
         return {"completion": {"values": ["paris", "park", "party"], "total": 3, "hasMore": False}}
 
 

@@ -56,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "ui": {"config", "wire", "journal", "providers", "extensions", "session", "runtime", "client"},
     "commands": {
-        "config", "wire", "journal", "tools", "providers", "agent", "extensions", "mcp", "session", "runtime",
+        "config", "wire", "journal", "fleet", "tools", "providers", "agent", "extensions", "mcp", "session", "runtime",
         "client", "serve", "ui",
     },
     # It imports the command that argv names, by name.

@@ -42,6 +42,7 @@ Set up and manage:
   zot config              Show the effective settings and their sources; check config.toml.
   zot models              List models, their windows and prices.
   zot sessions            List, show, search, export, fork, rewind and delete sessions.
+  zot fleet status        Show workers, pools and leases in PostgreSQL.
   zot ext                 Install, create, test and trust extensions.
   zot mcp                 List, test, call and trust MCP servers.
   zot skills              List and trust skills.
@@ -173,6 +174,7 @@ _COMMANDS: Mapping[str, str] = {
     "--rpc": "rpc",
     "acp": "acp",
     "worker": "worker",
+    "fleet": "fleet",
     "sessions": "sessions",
     "host": "host",
     "lab": "lab",

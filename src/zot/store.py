@@ -205,6 +205,16 @@ class Answers(Protocol):
 FindAnswer: TypeAlias = Callable[[Answers, int], bytes | None]
 
 
+class StoreObserver:
+    """Receives a store's reports about its rows, in the event loop's thread. By default it ignores them."""
+
+    def on_safe(self, seq: int) -> None:
+        """Handle that all rows up to ``seq`` are safe."""
+
+    def on_failed(self, problem: StoreFailed) -> None:
+        """Handle that rows could not be made safe."""
+
+
 class Store(Protocol):
     """Append-only history of one session. A row is *safe* once it survives any failure the store can survive."""
 
@@ -239,11 +249,8 @@ class Store(Protocol):
         refused at once.
         """
 
-    def watch(self, safe: Callable[[int], None], failed: Callable[[StoreFailed], None]) -> None:
-        """Call ``safe`` with the number up to which all rows are safe, ``failed`` if rows could not be made safe.
-
-        Both are called in the event loop's thread; inside `append` if no wait is needed.
-        """
+    def watch(self, observer: StoreObserver) -> None:
+        """Report to ``observer`` from now on; inside `append` if no wait is needed."""
 
     @property
     def is_broken(self) -> bool:
@@ -314,7 +321,7 @@ class MemoryStore:
 
     def __init__(self, *, keep: int | None = 0) -> None:
         self._rows: deque[Row] = deque(maxlen=keep)
-        self._safe: Callable[[int], None] = lambda seq: None
+        self._observer = StoreObserver()
         self.last_seq = 0
         self.last_run = 0
         self._run_began = 0
@@ -334,13 +341,12 @@ class MemoryStore:
         first = self.last_seq + 1
         self._rows.extend(rows)
         self.last_seq += len(rows)
-        self._safe(self.last_seq)
+        self._observer.on_safe(self.last_seq)
         return first
 
-    def watch(self, safe: Callable[[int], None], failed: Callable[[StoreFailed], None]) -> None:
-        """Register ``safe``; appending never fails."""
-        del failed
-        self._safe = safe
+    def watch(self, observer: StoreObserver) -> None:
+        """Report safe rows to ``observer``; appending never fails."""
+        self._observer = observer
 
     async def room(self) -> None:
         """Return at once: memory is never full."""

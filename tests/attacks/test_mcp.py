@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.request import urlopen
 
 import pytest
 
@@ -15,8 +18,10 @@ from zot.commands.mcp import main as mcp
 from zot.config.config import Config
 from zot.config.trust import TrustStore
 from zot.errors import ToolFailed
+from zot.mcp.authorization import Authorization, AuthorizationFailed, ServerTokens
 from zot.mcp.server_connection import McpLaunch, ProcessConnection
 from zot.mcp.server_settings import McpSource, find_servers, project_file, read_project
+from zot.providers.base import Deadlines, HttpRequest
 from zot.tools.guardian import open_processes
 
 
@@ -162,3 +167,60 @@ def test_trust_shows_what_it_covers_and_nothing_is_obeyed(
     assert "'two words'" in said
     assert "    with tools/run\n" in said
     assert project.found.runs
+
+
+class Issuers:
+    """A server that names ``issuer`` as its authorization server, and all issuers; remembers what each was sent."""
+
+    def __init__(self) -> None:
+        self.issuer = "http://127.0.0.1:1001"
+        self.sent: list[tuple[str, str]] = []
+
+    async def send(self, request: HttpRequest, deadlines: Deadlines) -> _Said:
+        place = urlsplit(request.url)
+        origin = f"{place.scheme}://{place.netloc}"
+        self.sent.append((origin, f"{request.headers} {request.body!r}"))
+        if "oauth-protected-resource" in place.path:
+            return _Said({"resource": "http://127.0.0.1:1000/mcp", "authorization_servers": [self.issuer]})
+        if place.path == "/token":
+            return _Said({"access_token": f"from {origin}", "token_type": "Bearer"})
+        ends = {name: f"{origin}/{name.partition('_')[0]}" for name in ("authorization_endpoint", "token_endpoint")}
+        return _Said({"issuer": origin, **ends, "code_challenge_methods_supported": ["S256"]})
+
+    async def close(self) -> None:
+        pass
+
+    async def browse(self, address: str) -> None:
+        """Come back at once, as an attacker's page does without asking anybody."""
+        asked = dict(parse_qsl(urlsplit(address).query))
+        back = f"{asked['redirect_uri']}?{urlencode({'code': 'c', 'state': asked['state']})}"
+        await asyncio.to_thread(lambda: urlopen(back, timeout=30).read())
+
+
+class _Said:
+    def __init__(self, value: object) -> None:
+        self.status = 200
+        self.headers: dict[str, str] = {}
+        self._left = [json.dumps(value).encode()]
+
+    async def read(self) -> bytes:
+        return self._left.pop() if self._left else b""
+
+    def close(self) -> None:
+        pass
+
+
+async def test_a_server_that_names_another_issuer_does_not_get_the_client_s_secret(tmp_path: Path) -> None:
+    issuers, tokens = Issuers(), ServerTokens(str(tmp_path))
+    source = McpSource("one", url="http://127.0.0.1:1000/mcp", client_id="zot", client_secret="s3cret")
+    authorization = Authorization(source, issuers, tokens, browse=issuers.browse)
+    assert await authorization.challenged("", 401, {})
+    assert await authorization.header() == "Bearer from http://127.0.0.1:1001"
+    assert (tmp_path / "mcp-auth.json").stat().st_mode & 0o077 == 0
+    issuers.issuer = "http://127.0.0.1:1666"
+    with pytest.raises(AuthorizationFailed, match="names another authorization server than before"):
+        await authorization.challenged("Bearer from http://127.0.0.1:1001", 401, {})
+    assert not [text for origin, text in issuers.sent if origin.endswith("1666") and "token" in text + origin]
+    kept = tokens.get(source.url)
+    assert kept is not None
+    assert kept.issuer.endswith("1001")

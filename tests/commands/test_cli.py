@@ -156,7 +156,7 @@ def test_wrong_usage_is_exit_code_two_everywhere(words: str) -> None:
         ("--polcy x", "unknown flag --polcy; did you mean --policy?"),
         ("--model x rpc", "the command comes first: zot rpc --model ..."),
         ("--json hi --features seq,more", "--features seq,more: unknown feature 'more'; known: seq, thinking, "
-         "retries, prices, approvals, compaction, extensions"),
+         "retries, prices, approvals, compaction, extensions, questions"),
         ("""-p "$(printf 'a\\377')" """, "the prompt is not UTF-8"),
     ],
 )  # fmt: skip

@@ -25,7 +25,7 @@ PROVIDERS = "anthropic, deepseek, gemini, groq, kimi, lab, mistral, ollama, open
 WITH_KEYS = "anthropic, openai, gemini, deepseek, kimi, openrouter, ollama, groq, mistral, xai"
 NO_KEY = (
     "no key for anthropic: set ANTHROPIC_API_KEY, or run: zot login anthropic. "
-    "To try zot without a key, use the provider lab"
+    'The provider lab needs none: --provider lab (in Python: provider="lab")'
 )
 NO_DAEMON = "No daemon is running at $HOME/.zeroclaw/data/daemon.sock. Start one with: zot daemon"
 NO_PROMPT = "no prompt; give it as words or on standard input: zot -p PROMPT"

@@ -66,6 +66,14 @@ def test_commands_for_files_are_refused_for_a_database(shell: Shell, database: s
     assert "begins with postgresql://" in shell.run("sessions", "list", "--store", "mysql://x").err
 
 
+def test_the_state_of_a_fleet_is_shown(shell: Shell, database: str) -> None:
+    shell.run("-p", "!echo one", *LAB, "--session", "talk", "--store", database)
+    said = shell.run("fleet", "status", "--store", database)
+    assert "sessions   1; 0 run, 0 wait to be taken over\n" in said.out, said.err
+    assert json.loads(shell.run("fleet", "status", "--json", "--store", database).out)["sessions"] == 1
+    assert "needs --store" in shell.run("fleet", "status").err
+
+
 def test_nothing_of_it_is_imported_without_a_database(tmp_path: Path) -> None:
     program = (
         "import sys, asyncio\n"

@@ -208,7 +208,7 @@ async def test_a_panel_takes_keys_and_extensions_have_states(browser: Browser, t
         await page.until("document.querySelector('.head .warn')")
         await page.run("document.querySelector('.head .warn').click()")
         states = "[...document.querySelectorAll('.extensions li')].map(one => one.dataset.state)"
-        assert await page.run(states) == ["running", "failed"]
+        await page.until(f"{states}.join() === 'running,failed'")
         await page.run("document.querySelector('dialog').close()")
         await page.run("document.querySelector('.panel button').click()")
         await other.until("!document.querySelector('.panel')")

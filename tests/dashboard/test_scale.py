@@ -25,7 +25,7 @@ from zot.events import (
 )
 from zot.journal.journal import Journal
 from zot.messages import CallBlock, Counters, Message, ResultBlock, ShownCall, TextBlock, timestamp
-from zot.store import Configured, MessageAdded, Row
+from zot.store import MessageAdded, Row, SettingsChanged
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -58,7 +58,7 @@ async def fill(path: Path, home: Path) -> None:
     try:
         record = await journal.record("long-0", cwd=str(home))
         await record.begin()
-        record.append([Configured("lab", "lab-1", "", "off", str(home), "default")], run=1)
+        record.append([SettingsChanged("lab", "lab-1", "", "off", str(home), "default")], run=1)
         for number in range(EVENTS // RUN):
             record.append(run(number), run=number + 1)
             await record.room()

@@ -6,13 +6,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from zot.serve.daemon.connection import ClientConnection
 
 from browser import Browser
 from harness import at_home
 from optional import needs
 from serve.web.face import Face, until
 from serve.web.pages import IDLE, LIVE, begin, dashboard, open_session, paired, recorded, shown, submit
+from zot.serve.daemon.client_connection import ClientConnection
 from zot.serve.web import listen, open_daemon
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

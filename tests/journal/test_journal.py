@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from harness import PATIENCE_S
+from store_watch import StoreWatch
 from zot.errors import JournalDamaged, NoSuchSession, SessionBusy, StoreFailed, UserError
 from zot.events import AssistantMessage, ConversationReplaced, Done, TextDelta, ToolResult, TurnEnd, Usage, UserMessage
 from zot.journal.journal import Journal
@@ -359,7 +360,8 @@ async def test_rows_of_one_tick_are_committed_together(journal: Journal) -> None
     safe: list[int] = []
     for record in records:
         await record.begin()
-        record.watch(lambda seq, record=record: safe.append(record.number), lambda problem: None)  # type: ignore[misc]  # a default argument
+        number = record.number
+        record.watch(StoreWatch(lambda seq, number=number: safe.append(number)))  # type: ignore[misc]  # a default argument
     for _ in range(10):
         for record in records:
             record.append([TextDelta("x")] * 3, run=1)
@@ -419,7 +421,7 @@ async def test_a_wait_does_not_exceed_its_timeout(tmp_path: Path) -> None:
     record = Record(journal, await journal.find("a"), 0, patience_s=0.2)
     await record.begin()
     failures: list[StoreFailed] = []
-    record.watch(lambda seq: None, failures.append)
+    record.watch(StoreWatch(failed=failures.append))
     blocked = asyncio.Event()
     loop = asyncio.get_running_loop()
     release = threading.Event()

@@ -22,6 +22,7 @@ import pytest
 
 from harness import PATIENCE_S
 from journal_crash import CONTENDERS, CRASHES
+from store_watch import StoreWatch
 from zot.agent.transcript import Transcript, repaired
 from zot.errors import JournalDamaged, StoreFailed, UserError
 from zot.events import Done, TextDelta, ToolResult
@@ -138,7 +139,7 @@ async def test_a_locked_file_is_an_error_in_time(tmp_path: Path, monkeypatch: py
     record = await journal.record("a")
     await record.begin()
     failures: list[StoreFailed] = []
-    record.watch(lambda seq: None, failures.append)
+    record.watch(StoreWatch(failed=failures.append))
     other = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     record.append([Done()], run=1)
@@ -187,7 +188,7 @@ async def test_a_callback_that_raises_costs_no_other_writer(tmp_path: Path, capl
     heard: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     for record, safe in zip(records, (stumble, heard.set_result), strict=True):
         await record.begin()
-        record.watch(safe, lambda problem: None)
+        record.watch(StoreWatch(safe))
     is_queued = threading.Event()
     journal.writer.run(lambda _: is_queued.wait(PATIENCE_S))
     for record in records:

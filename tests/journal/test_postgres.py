@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from harness import PATIENCE_S
+from store_watch import StoreWatch
 from zot.errors import ConfigError, LeaseLost, StoreFailed
 from zot.events import Done, TextDelta
 from zot.journal.opening import open_journal
@@ -58,7 +59,7 @@ async def test_a_worker_that_slept_through_its_lease_writes_nothing(
     acquired = await theirs.begin()
     assert [row for _, row in acquired.rows] == [HI]
     failures: list[StoreFailed] = []
-    mine.watch(lambda seq: pytest.fail(f"row {seq} was reported safe"), failures.append)
+    mine.watch(StoreWatch(lambda seq: pytest.fail(f"row {seq} was reported safe"), failures.append))
     mine.append([TextDelta("late")], run=1)
     with pytest.raises(LeaseLost, match="taken over by another worker"):
         await mine.settled()
@@ -77,7 +78,7 @@ async def test_a_worker_learns_from_its_renewal_that_it_was_replaced(
 ) -> None:
     mine, theirs = [await journal.record("a") for journal in journals]
     lost = asyncio.get_running_loop().create_future()
-    mine.watch(lambda seq: None, lost.set_result)
+    mine.watch(StoreWatch(failed=lost.set_result))
     await mine.begin()
     # In one step: a renewal between the two would give the lease back.
     await tell(database, "UPDATE leases SET fence = fence + 1, until = now() - interval '1 hour'")
@@ -91,7 +92,7 @@ async def test_a_run_ends_with_its_lease_when_the_server_is_gone(
 ) -> None:
     record = await journals[0].record("a")
     lost = asyncio.get_running_loop().create_future()
-    record.watch(lambda seq: None, lost.set_result)
+    record.watch(StoreWatch(failed=lost.set_result))
     await record.begin()
     name = parsed(database).shown.rpartition("/")[2]
     elsewhere = database.replace(f"/{name}?", "/postgres?")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness import PATIENCE_S
+from store_watch import StoreWatch
 from zot.errors import NoSuchSession, SessionBusy, StoreFailed, UserError
 from zot.events import AssistantStart, Done, TextDelta, TurnEnd, TurnStart, Usage, UserMessage
 from zot.files import sha256
@@ -99,7 +100,7 @@ async def test_rows_are_numbered_without_a_gap_and_read_back_by_all(
     record = await journal.record("a", cwd="/home")
     assert (await record.begin()).rows == []
     safe: list[int] = []
-    record.watch(safe.append, lambda problem: pytest.fail(str(problem)))
+    record.watch(StoreWatch(safe.append, lambda problem: pytest.fail(str(problem))))
     assert record.append([SETTINGS, HI], run=1) == 1
     assert record.append([TextDelta("x"), TextDelta("\0é\N{LINE SEPARATOR}")], run=1) == 3
     assert record.append([HELLO, Done()], run=1, ends=True) == 5

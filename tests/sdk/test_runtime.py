@@ -517,7 +517,7 @@ async def test_a_budget_that_is_used_up_is_raised_with_its_facts(tmp_path: Path)
         ({"nonsense": 1}, "nonsense"),
         ({"provider": "acme"}, "unknown provider 'acme'"),
         ({"provider": "lab", "model": "x"}, "unknown model 'x'"),
-        ({"provider": "anthropic", "env": {}}, "set ANTHROPIC_API_KEY, or run: zot login anthropic. To"),
+        ({"provider": "anthropic", "env": {}}, "set ANTHROPIC_API_KEY, or run: zot login anthropic. The provider lab"),
         ({"provider": "lab", "tools": ("hammer",)}, "unknown tool 'hammer'; known: bash, edit, read, skill, write"),
         ({"provder": "lab"}, "provder is not a setting; did you mean provider?"),
         ({"provider": "labb"}, "unknown provider 'labb'; known: anthropic, "),

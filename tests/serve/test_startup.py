@@ -59,7 +59,7 @@ WRONG = {
     "unknown reasoning": (["--provider", "lab", "--reasoning", "deep"], r"--reasoning deep: must be one of off, low"),
     "no rule": (["--policy", "bogus"], r"--policy bogus: 'bogus' is not a rule; write TOOL"),
     "neither on nor off": (["--auto-compact", "maybe"], r"--auto-compact maybe: must be one of on, off"),
-    "no key": (["--provider", "anthropic"], r"no key for anthropic: set ANTHROPIC_API_KEY.*To try zot without a key, use the provider lab"),
+    "no key": (["--provider", "anthropic"], r"no key for anthropic: set ANTHROPIC_API_KEY.*--provider lab"),
     "a missing directory": (["--provider", "lab", "--cwd", "nowhere"], r"nowhere is not a directory"),
     "a missing script": (["--provider", "lab", "--script", "nowhere.lab"], r"nowhere\.lab"),
     "a script for another provider": (
@@ -249,7 +249,7 @@ def test_the_first_delta_needs_few_modules_of_each_package() -> None:
         "commands": "rpc",
         "config": "config credentials flags policy skills vendors",
         "providers": "anthropic api_errors base mask models service sse",
-        "runtime": "check open provider_assembly provider_choice providers shared system_prompt toolbox",
+        "runtime": "check open provider_assembly provider_choice shared system_prompt toolbox",
         "serve": "rpc stdio streams",
         "session": "history queue recovery session transcripts worker",
         "tools": "base specs",

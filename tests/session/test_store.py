@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes import ListStore
+from store_watch import StoreWatch
 from zot.events import Done, TextDelta, TurnStart
 from zot.journal.journal import Journal
 from zot.messages import ImageBlock, Message, ResultBlock, TextBlock
@@ -118,7 +119,7 @@ class TestStore:
         async with make() as store:
             await store.begin()
             safe: list[int] = []
-            store.watch(safe.append, lambda problem: pytest.fail(str(problem)))
+            store.watch(StoreWatch(safe.append, lambda problem: pytest.fail(str(problem))))
             store.append(ROWS[:3], run=1)
             store.append(ROWS[3:], run=1)
             async with asyncio.timeout(PATIENCE_S):

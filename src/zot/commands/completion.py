@@ -34,6 +34,7 @@ COMMANDS = {
     "host": ("host", "MANUAL"),
     "daemon": ("daemon", "MANUAL"),
     "worker": ("worker", "MANUAL"),
+    "fleet": ("fleet", "GROUP"),
     "web": ("web", "GROUP"),
     "attach": ("attach", "MANUAL"),
     "call": ("call", "MANUAL"),

@@ -1,6 +1,6 @@
 """Changes of the `[mcp.NAME]` tables of config.toml: a table is added, removed, or switched on and off.
 
-The rest of the file stays as it was written: the text is edited, and must then mean what was asked for.
+The rest of the file stays as it was written: the text is edited, and the result is decoded and checked.
 """
 
 from __future__ import annotations

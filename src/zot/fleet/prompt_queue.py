@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 import procrastinate
-from procrastinate.exceptions import ConnectorException
-from procrastinate.jobs import Status
+from procrastinate.exceptions import ConnectorException, JobAborted
+from procrastinate.jobs import Job, Status
 from procrastinate.schema import SchemaManager
 
 from zot.encoding import thread_safe_type
@@ -26,6 +26,8 @@ DEFAULT_POOL = "default"
 _TASK = "zot.prompt"
 _MIGRATING = 0x7A6F7403
 _CONNECTIONS = 6
+#: How often a prompt is tried while the database fails.
+_MAX_ATTEMPTS = 60
 #: The pause before a database that was gone is tried again.
 _RETRY_S = 0.3
 
@@ -45,6 +47,18 @@ class QueuedPrompt(msgspec.Struct, frozen=True, kw_only=True):
 RunPrompt = Callable[[int, QueuedPrompt], Awaitable[None]]
 
 
+class _TryAgain(procrastinate.BaseRetryStrategy):
+    """Queues a prompt again whose worker ends, or loses the database. One that has begun does not run again."""
+
+    def get_retry_decision(self, *, exception: BaseException, job: Job) -> procrastinate.RetryDecision | None:
+        """Return that it is tried again: at once if it was cancelled, later if the database failed."""
+        if isinstance(exception, asyncio.CancelledError | JobAborted):
+            return procrastinate.RetryDecision(retry_in={"seconds": 0})
+        if isinstance(exception, StoreFailed) and job.attempts < _MAX_ATTEMPTS:
+            return procrastinate.RetryDecision(retry_in={"seconds": 1})
+        return None
+
+
 class PromptQueue:
     """The prompts that wait for a worker, in order for each session. Open it before use."""
 
@@ -55,12 +69,25 @@ class PromptQueue:
             conninfo=address.info, min_size=1, max_size=_CONNECTIONS, kwargs={"prepare_threshold": None}
         )
         self._app = procrastinate.App(connector=connector)
+        #: The jobs that run here, the ids that procrastinate gave to this worker, and jobs with one of these ids that
+        #: were found to be over at the last look.
+        self._running: set[int] = set()
+        self._own_workers: set[int | None] = set()
+        self._over: set[int] = set()
 
-        @self._app.task(name=_TASK, pass_context=True)
+        @self._app.task(name=_TASK, pass_context=True, retry=_TryAgain())
         async def prompt(context: procrastinate.JobContext, body: str) -> None:
             assert run is not None
             assert context.job.id is not None
-            await run(context.job.id, msgspec.json.decode(base64.b64decode(body), type=thread_safe_type(QueuedPrompt)))
+            self._running.add(context.job.id)
+            self._own_workers.add(context.job.worker_id)
+            try:
+                await self._decoded(run, context.job.id, body)
+            finally:
+                self._running.discard(context.job.id)
+
+    async def _decoded(self, run: RunPrompt, job: int, body: str) -> None:
+        await run(job, msgspec.json.decode(base64.b64decode(body), type=thread_safe_type(QueuedPrompt)))
 
     async def open(self) -> None:
         """Connect; create the tables if needed. Raise StoreFailed."""
@@ -133,9 +160,21 @@ class PromptQueue:
             stalled: Sequence[Any] = [*await manager.get_stalled_jobs(seconds_since_heartbeat=self._address.lease_s)]
             for job in stalled:
                 await manager.retry_job(job)
+            await self._release_own()
         except ConnectorException as problem:
             raise self._failed(problem) from problem
         return len(stalled)
+
+    async def _release_own(self) -> None:
+        """Queue jobs again that are over here although the database still has them as running: their end could not be
+        stored, and they would keep their sessions locked."""
+        manager = self._app.job_manager
+        own = [job for job in await manager.list_jobs_async(status="doing") if job.worker_id in self._own_workers]
+        over = {job.id for job in own if job.id is not None} - self._running
+        for job in own:
+            if job.id in over & self._over:
+                await manager.retry_job(job)
+        self._over = over
 
     async def counts(self) -> dict[str, dict[str, int]]:
         """Return how many prompts wait (`todo`) and run (`doing`), by pool. Raise StoreFailed."""

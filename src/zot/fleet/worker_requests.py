@@ -1,4 +1,4 @@
-"""What clients ask of the worker that runs a session: rows that the worker takes, once, and answers."""
+"""Requests of clients to the worker that runs a session: rows that the worker takes, once, and answers."""
 
 from __future__ import annotations
 

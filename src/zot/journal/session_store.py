@@ -26,7 +26,7 @@ from zot.journal.queries import (
     summarise,
 )
 from zot.journal.writer_thread import Append
-from zot.store import Acquired, Change, FindAnswer, PermissionGranted, Row
+from zot.store import Acquired, Change, FindAnswer, PermissionGranted, Row, StoreObserver
 
 if TYPE_CHECKING:
     from zot.journal.recorded_sessions import SessionJournal
@@ -86,8 +86,7 @@ class SessionStore(ABC):
         #: Whether the session was found deleted.
         self._is_deleted = False
         self._waiting: set[asyncio.Future[None]] = set()
-        self._safe: Callable[[int], None] = lambda seq: None
-        self._failed: Callable[[StoreFailed], None] = lambda problem: None
+        self._observer = StoreObserver()
 
     @property
     def journal(self) -> SessionJournal:
@@ -145,9 +144,9 @@ class SessionStore(ABC):
         self._unsafe_bytes += size
         return first
 
-    def watch(self, safe: Callable[[int], None], failed: Callable[[StoreFailed], None]) -> None:
-        """Call ``safe`` and ``failed`` from now on, in the loop's thread, never inside `append`."""
-        self._safe, self._failed = safe, failed
+    def watch(self, observer: StoreObserver) -> None:
+        """Report to ``observer`` from now on, in the loop's thread, never inside `append`."""
+        self._observer = observer
 
     @property
     def full(self) -> bool:
@@ -169,7 +168,7 @@ class SessionStore(ABC):
         if self._failure is None:
             self._safe_seq = seq
             self._wake()
-            self._safe(seq)
+            self._observer.on_safe(seq)
 
     def on_failed(self, problem: StoreFailed) -> None:
         """Take note that the writer failed or is late."""
@@ -177,7 +176,7 @@ class SessionStore(ABC):
             self._failure = problem
             self._journal.suspect(problem)
             self._wake()
-            self._failed(problem)
+            self._observer.on_failed(problem)
 
     def _wake(self) -> None:
         for waiting in self._waiting:

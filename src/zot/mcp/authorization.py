@@ -51,7 +51,7 @@ class LoginNeeded(AuthorizationFailed):
 
 
 class StoredToken(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The tokens for one server, and what is needed to refresh them."""
+    """The tokens for one server, and the facts needed to refresh them."""
 
     access_token: str = ""
     refresh_token: str = ""
@@ -224,6 +224,11 @@ class Authorization:
         issuer = resource.authorization_servers[0]
         metadata = await self._issuer(issuer, is_fallback=not resource.resource)
         if known is not None and known.issuer != issuer:
+            if self._source.client_secret:  # It belongs to a registration at the other one.
+                raise AuthorizationFailed(
+                    f"it names another authorization server than before, {printable_line(issuer, 200)}, which must not"
+                    f" get client_secret; if that is right, run: zot mcp logout {self._source.name}"
+                )
             known = None
         wanted = self._scope(challenge, scopes, metadata, known)
         async with _Redirect() as redirect:

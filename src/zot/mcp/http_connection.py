@@ -120,7 +120,7 @@ class HttpServerConnection(McpConnection):
         task.add_done_callback(lambda _: self._exchanges.pop(key, None))
 
     async def _exchange(self, message: Outgoing) -> None:
-        """Send one message and take what comes back. A failure fails its request."""
+        """Send one message and handle its answer. A failure fails its request."""
         try:
             problem = await self._send(message)
         except (AuthorizationFailed, BadRequest, ProviderError) as failed:

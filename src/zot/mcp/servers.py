@@ -111,7 +111,7 @@ class ManagedServer:
 
     @property
     def state(self) -> McpServerState:
-        """What it does now."""
+        """The server's current state."""
         standing: McpStanding = "running" if self.is_running else "starting" if self._starting is not None else "idle"
         problem = "" if self.is_running else self._reason
         if problem and standing == "idle":

@@ -13,7 +13,16 @@ from typing import Any
 
 from zot.config.configured_agents import AgentConfigs, daemon_journal
 from zot.config.paths import DaemonPaths
-from zot.errors import AgentError, RunCancelled, SessionBusy, StoreFailed, UsageError, UserError, explained
+from zot.errors import (
+    AgentError,
+    NoSuchSession,
+    RunCancelled,
+    SessionBusy,
+    StoreFailed,
+    UsageError,
+    UserError,
+    explained,
+)
 from zot.events import UserMessage
 from zot.fleet import worker_requests
 from zot.fleet.prompt_queue import PromptQueue, QueuedPrompt
@@ -101,21 +110,18 @@ class FleetWorker:
                     end = _RunEnd()
                     session.prompt(prompt.text, prompt.images, prompt_id=prompt.prompt_id, by=prompt.by, observer=end)
                     await session.worker.finish()
-                    if end.why is None:
+                    if end.why is None and await self._has_begun(prompt):
                         return
+                    if end.why is None:  # Not even its first row could be stored.
+                        raise StoreFailed("the prompt could not be recorded")
                     if not isinstance(end.why, SessionBusy):
                         raise end.why
                     await asyncio.sleep(_BUSY_S)
                 await session.worker.finish()
-        except asyncio.CancelledError:
-            # The worker ends, or the database was gone. A run that has begun continues in its session; any other prompt
-            # is for the next worker.
-            with suppress(AgentError):
-                if not await self._has_begun(prompt):
-                    number = (await self._journal.find(prompt.session_id)).number
-                    await self._queue.add(prompt, session=number, pool=self._name)
-            raise
+        except StoreFailed:
+            raise  # It is queued again: the database was gone.
         except Exception as problem:
+            # A cancelled prompt is not dropped: it is queued again. A run that has begun continues in its session.
             await self._drop(job, prompt, explained(problem, log, "a prompt"))
 
     async def _has_begun(self, prompt: QueuedPrompt) -> bool:
@@ -124,14 +130,11 @@ class FleetWorker:
         return any(isinstance(event, UserMessage) and event.prompt_id == prompt.prompt_id for _, event in events)
 
     async def _drop(self, job: int, prompt: QueuedPrompt, why: AgentError) -> None:
-        """Tell the gateway that a prompt will never run."""
+        """Tell the gateway that a prompt will never run. Raise StoreFailed."""
         dropped = DroppedPrompt(str(why), is_cancelled=isinstance(why, RunCancelled))
-        try:
+        with suppress(NoSuchSession):
             session = await self._journal.find(prompt.session_id)
             await self._journal.writing(worker_requests.drop_prompt, job, session.number, dropped)
-        except AgentError as problem:
-            log.warning("session %r: a prompt was dropped (%s), and that was not recorded: %s",
-                        prompt.session_id, why, problem)  # fmt: skip
 
     # Sessions of workers that are gone.
 

@@ -35,6 +35,7 @@ from zot.store import (
     Row,
     SettingsChanged,
     Store,
+    StoreObserver,
     UsageCounted,
 )
 
@@ -119,7 +120,7 @@ class WritingSubscriber(Subscriber):
         await self._outlet.room()
 
 
-class History:
+class History(StoreObserver):
     """The only path of a run's events and changes into the store and out to subscribers (`agent.run.Recorder`).
 
     Events are delivered only after they are stored. Rows that are loaded rather than produced here take effect on the
@@ -152,7 +153,7 @@ class History:
         self.on_foreign_rows: Callable[[int], None] = lambda upto: None
         self._amended_upto = 0
         self._is_delivering = False
-        store.watch(self._on_stored, self._on_failed)
+        store.watch(self)
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Deliver every later batch to ``subscriber``; call the returned function to unsubscribe."""
@@ -264,7 +265,8 @@ class History:
             if subscriber.full:
                 await subscriber.room()
 
-    def _on_stored(self, seq: int) -> None:
+    def on_safe(self, seq: int) -> None:
+        """Deliver the batches that are stored by now."""
         self._stored_seq = seq
         if 0 < self._amended_upto <= seq:
             self.on_foreign_rows(self._amended_upto)
@@ -272,7 +274,8 @@ class History:
         if self._undelivered:
             self._deliver_stored()
 
-    def _on_failed(self, problem: StoreFailed) -> None:
+    def on_failed(self, problem: StoreFailed) -> None:
+        """Drop the undelivered batches and report the failure."""
         self._undelivered.clear()
         self.on_failure(problem)
 

@@ -96,13 +96,13 @@ class ToolSource(Protocol):
         """Return the slash commands known now."""
 
     async def run_command(self, name: str, args: str) -> CommandAnswer:
-        """Run a command. Raise NoSuchCommand if there is none of that name, UserError if it fails."""
+        """Run a command. Raise NoSuchCommand if there is no such command, UserError if it fails."""
 
     def begin(self) -> None:
         """Look for tools in the background: a prompt has arrived. Returns at once; idempotent."""
 
     def tools(self, window: int) -> Sequence[Tool]:
-        """Return the tools known now, for a model with a window of so many tokens; 0 if that is unknown.
+        """Return the tools known now, for a model with a context of ``window`` tokens; 0 if unknown.
 
         Those found later come after those returned before.
         """

@@ -62,7 +62,7 @@ def named_paths(base: str) -> list[str]:
     """Return the paths that the configuration for the repository in ``base`` names, the user's own included.
 
     git counts hooks and commands from the top of the working tree, and files to include from the file that names them.
-    A word of a command counts if a file of that name exists, or if it is written as a path.
+    A word of a command counts if a file with this name exists, or if it is written as a path.
     """
     return [*dict.fromkeys(islice(_named(base), _MAX_NAMED))]
 

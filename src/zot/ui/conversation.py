@@ -38,7 +38,7 @@ class SideReply(msgspec.Struct, frozen=True):
     usage: Counters
 
 
-class Rewound(msgspec.Struct, frozen=True):
+class RewindResult(msgspec.Struct, frozen=True):
     """The number of messages left by a rewind, the files restored as pairs of path and change, and the row to rewind
     to that undoes it."""
 
@@ -131,7 +131,7 @@ class Conversation(Protocol):
     async def undo_compact(self) -> None:
         """Restore the messages that the newest compaction replaced."""
 
-    async def rewind(self, messages: int, *, files: bool = True, preview: bool = False) -> Rewound:
+    async def rewind(self, messages: int, *, files: bool = True, preview: bool = False) -> RewindResult:
         """Keep the first ``messages`` and restore the files that tools have changed since; with ``preview``, only
         return what would change."""
 

@@ -43,7 +43,7 @@ from zot.text import printable
 from zot.ui.conversation import (
     AllowedCall,
     ModelInfo,
-    Rewound,
+    RewindResult,
     SessionInfo,
     SideReply,
     SkillInfo,
@@ -236,10 +236,10 @@ class LocalConversation:
     async def undo_compact(self) -> None:
         await self._edited(self._session.undo_compact)
 
-    async def rewind(self, messages: int, *, files: bool = True, preview: bool = False) -> Rewound:
+    async def rewind(self, messages: int, *, files: bool = True, preview: bool = False) -> RewindResult:
         self._check_here("wait until it ends")
         rewound = await self._session.rewind(RewindTarget(messages, None, files, preview))
-        return Rewound(rewound.messages, [(file.path, file.change) for file in rewound.files], rewound.undo)
+        return RewindResult(rewound.messages, [(file.path, file.change) for file in rewound.files], rewound.undo)
 
     async def clear(self) -> None:
         await self._edited(self._session.clear)

@@ -19,7 +19,7 @@ from zot.ui.conversation import (
     AllowedCall,
     Home,
     ModelInfo,
-    Rewound,
+    RewindResult,
     SessionInfo,
     SideReply,
     SkillInfo,
@@ -204,10 +204,10 @@ class ClientConversation:
         async with _user_errors():
             await self._session.undo_compact()
 
-    async def rewind(self, messages: int, *, files: bool = True, preview: bool = False) -> Rewound:
+    async def rewind(self, messages: int, *, files: bool = True, preview: bool = False) -> RewindResult:
         async with _user_errors():
             done = await self._session.rewind(messages=messages, files=files, preview=preview)
-        return Rewound(done.message_count, [(file.path, file.change) for file in done.files], done.undo)
+        return RewindResult(done.message_count, [(file.path, file.change) for file in done.files], done.undo)
 
     async def clear(self) -> None:
         async with _user_errors():
@@ -355,7 +355,8 @@ class ClientHome:
         return await own.import_(path)
 
     async def skills(self) -> Sequence[SkillInfo]:
-        return await (await self._own("has its own home; on its machine, run: zot skills list")).skills()
+        own = await self._own("has its own home; on its machine, run: zot skills list")
+        return await own.skills()
 
     async def untrusted(self) -> Sequence[Untrusted]:
         return ()
@@ -368,10 +369,12 @@ class ClientHome:
         return await own.providers()
 
     async def login(self, provider: str, key: str) -> str:
-        return await (await self._own("has its own keys; on its machine, run: zot login")).login(provider, key)
+        own = await self._own("has its own keys; on its machine, run: zot login")
+        return await own.login(provider, key)
 
     async def logout(self, provider: str) -> str:
-        return await (await self._own("has its own keys; on its machine, run: zot logout")).logout(provider)
+        own = await self._own("has its own keys; on its machine, run: zot logout")
+        return await own.logout(provider)
 
     async def _own(self, otherwise: str) -> Home:
         """Return the user's local home for the session's directory. Raise UserError if the daemon uses another one."""

@@ -12,6 +12,7 @@ from typing import Any
 from daemons import PATIENCE_S, Caller, Frame, running
 from zot.config.configured_agents import AgentConfigs
 from zot.config.paths import DaemonPaths
+from zot.fleet.status import status_of_fleet
 from zot.journal.opening import open_journal
 from zot.journal.postgres.journal import PostgresJournal
 from zot.runtime.shared import SharedResources
@@ -161,6 +162,9 @@ async def test_prompts_wait_for_a_worker_and_can_be_taken_back(tmp_path: Path, d
             while "error" in await caller.ask("session/take_back", sessionId="s", promptId="b"):
                 await asyncio.sleep(0.05)  # It is not in the queue yet.
         assert (await answered(caller, second))["result"]["stopReason"] == "cancelled"
+        status = await one.journal.reading(status_of_fleet)
+        assert (status.workers, status.sessions, status.leased, status.abandoned) == ((), 1, 0, 0)
+        assert [(pool.name, pool.waiting, pool.running) for pool in status.pools] == [("default", 1, 0)]
         async with working(tmp_path, database, "worker"):
             assert (await answered(caller, first))["result"]["content"] == "one"
         assert [event["type"] for _, event in await one.events("s")].count("done") == 1

@@ -66,6 +66,8 @@ class Doorbell:
                 log.debug("the doorbell is out of order: %s", problem)
                 if self._closed:
                     break
+                with self._guard:
+                    self._newest = {**dict(some), **self._newest}
                 time.sleep(_RETRY_S)
             else:
                 time.sleep(_APART_S)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from zot.errors import AgentError, RunCancelled, StoreFailed, UserError
@@ -113,19 +114,22 @@ class Gateway:
 
         listener = await asyncio.to_thread(Listener, self._journal.address, ROWS, heard)
         try:
+            polled = 0.0
             while True:
-                is_poll = False
-                try:
+                with suppress(TimeoutError):
                     async with asyncio.timeout(_POLL_S):
                         await self._wake.wait()
-                except TimeoutError:
-                    is_poll = True
                 self._wake.clear()
                 rung, self._rung = self._rung, set()
+                # Rings may be lost, and they may be so many that there is no pause between them.
+                is_poll = loop.time() - polled >= _POLL_S
                 try:
                     await self._look(None if is_poll else rung)
+                    polled = loop.time() if is_poll else polled
                 except StoreFailed as problem:  # The next look may succeed.
+                    polled = 0.0
                     log.debug("the rows of workers cannot be read: %s", problem)
+                    await asyncio.sleep(_LOOK_S)
                 async with self._heard:
                     self._heard.notify_all()
         finally:

@@ -25,7 +25,7 @@ from zot.journal.recorded_sessions import SessionJournal
 from zot.messages import timestamp
 from zot.run_summary import RunSummary
 from zot.runtime.pool import NewSessionSettings, SessionPool
-from zot.serve.mcp.server import Exchange, McpService
+from zot.serve.mcp.server import McpExchange, McpService
 from zot.session.history import Batch, Subscriber
 from zot.session.queue import JobObserver, PromptJob
 from zot.session.session import Session, new_session_id
@@ -223,7 +223,7 @@ _REASONS: Final[Mapping[str, str]] = {
 class FollowedRun(Subscriber, JobObserver):
     """A run that a client waits for: its record, and a signal for each change."""
 
-    def __init__(self, session: Session, exchange: Exchange, *, can_ask: bool) -> None:
+    def __init__(self, session: Session, exchange: McpExchange, *, can_ask: bool) -> None:
         self.run = RecordedRun()
         #: The rows of its first event, and of the newest one.
         self.seq = self.upto = 0
@@ -329,12 +329,12 @@ class AgentService(McpService):
         #: Tasks whose runs go on here; of others, the journal has everything.
         self._live: dict[RunHandle, FollowedRun] = {}
 
-    async def _list(self, exchange: Exchange) -> Mapping[str, Any]:
+    async def _list(self, exchange: McpExchange) -> Mapping[str, Any]:
         return {"tools": _TOOLS}
 
     # Calls.
 
-    async def _call(self, exchange: Exchange) -> Mapping[str, Any]:
+    async def _call(self, exchange: McpExchange) -> Mapping[str, Any]:
         called = read_params(_calls, exchange.request)
         try:
             return await self._called(exchange, called)
@@ -342,7 +342,7 @@ class AgentService(McpService):
             self._sessions.note(exchange.grant, "tools/call", "", str(problem.code))
             raise
 
-    async def _called(self, exchange: Exchange, called: _Call) -> Mapping[str, Any]:
+    async def _called(self, exchange: McpExchange, called: _Call) -> Mapping[str, Any]:
         _check_role(exchange.grant, "prompt")
         if called.name not in ("zot", "zot_reply"):
             raise RpcError(INVALID_PARAMS, f"there is no tool {called.name[:100]!r}; there are zot and zot_reply")
@@ -361,7 +361,7 @@ class AgentService(McpService):
             return _failed("", f"{called.name}: {explain(problem)}")
 
     async def _run(
-        self, exchange: Exchange, session_id: str, text: str, wanted: NewSessionSettings | None
+        self, exchange: McpExchange, session_id: str, text: str, wanted: NewSessionSettings | None
     ) -> Mapping[str, Any]:
         """Run a prompt in a session, which is created if ``wanted`` and missing."""
         try:
@@ -376,7 +376,9 @@ class AgentService(McpService):
             self._sessions.note(exchange.grant, "tools/call", session_id, type(problem).__name__)
             return _failed(session_id if wanted is None else "", str(problem))
 
-    async def _resume(self, exchange: Exchange, handle: RunHandle, responses: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _resume(
+        self, exchange: McpExchange, handle: RunHandle, responses: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
         """Answer what a run asked, and follow it again."""
         async with self._use(exchange.grant, handle.session, None) as session:
             followed = FollowedRun(session, exchange, can_ask=_can_ask(exchange))
@@ -395,7 +397,7 @@ class AgentService(McpService):
             return await self._follow(exchange, handle.session, session, followed)
 
     async def _follow(
-        self, exchange: Exchange, session_id: str, session: Session, followed: FollowedRun
+        self, exchange: McpExchange, session_id: str, session: Session, followed: FollowedRun
     ) -> Mapping[str, Any]:
         """Wait until a run ends, asks its client, or has become a task."""
         deadline = time.monotonic() + self._task_after_s if exchange.client.has_tasks else None
@@ -441,7 +443,7 @@ class AgentService(McpService):
     # Questions.
 
     async def _ask(
-        self, exchange: Exchange, session_id: str, session: Session, followed: FollowedRun, asked: ApprovalRequest
+        self, exchange: McpExchange, session_id: str, session: Session, followed: FollowedRun, asked: ApprovalRequest
     ) -> Mapping[str, Any] | None:
         """Ask the client about a call. Return the question for a stateless client; None once it is answered."""
         if not _can_ask(exchange):
@@ -486,7 +488,7 @@ class AgentService(McpService):
 
     # Tasks.
 
-    async def _get_task(self, exchange: Exchange) -> Mapping[str, Any]:
+    async def _get_task(self, exchange: McpExchange) -> Mapping[str, Any]:
         handle = self._task_of(exchange)
         async with self._of_task(exchange.grant, handle):
             run, _ = await self._recorded(exchange.grant, handle)
@@ -500,7 +502,7 @@ class AgentService(McpService):
             case _:
                 return found
 
-    async def _update_task(self, exchange: Exchange) -> Mapping[str, Any]:
+    async def _update_task(self, exchange: McpExchange) -> Mapping[str, Any]:
         handle = self._task_of(exchange)
         asked = read_params(_tasks, exchange.request)
         async with self._of_task(exchange.grant, handle) as session:
@@ -509,7 +511,7 @@ class AgentService(McpService):
                 self._answer(exchange.grant, session, run, asked.input_responses or {})
         return {}
 
-    async def _cancel_task(self, exchange: Exchange) -> Mapping[str, Any]:
+    async def _cancel_task(self, exchange: McpExchange) -> Mapping[str, Any]:
         handle = self._task_of(exchange)
         async with self._of_task(exchange.grant, handle) as session:
             run, _ = await self._recorded(exchange.grant, handle)
@@ -518,7 +520,7 @@ class AgentService(McpService):
                 self._sessions.note(exchange.grant, "tasks/cancel", handle.session, "ok")
         return {}
 
-    def _task_of(self, exchange: Exchange) -> RunHandle:
+    def _task_of(self, exchange: McpExchange) -> RunHandle:
         if not exchange.client.has_tasks:
             raise missing_capability(extensions={TASKS: {}})
         _check_role(exchange.grant, "prompt")
@@ -595,7 +597,7 @@ def _check_role(grant: Grant, role: str) -> None:
         raise RpcError(INVALID_REQUEST, f"this needs a token with the role {role}")
 
 
-def _can_ask(exchange: Exchange) -> bool:
+def _can_ask(exchange: McpExchange) -> bool:
     """True if the client can ask a person, whose answer counts: its own token prompted the run."""
     return exchange.client.can_elicit and exchange.grant.may("approve") and exchange.grant.may("self_approve")
 

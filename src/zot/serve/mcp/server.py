@@ -49,7 +49,7 @@ _WITH_HANDSHAKE: Final = frozenset({"ping", "logging/setLevel", "resources/subsc
 _STATELESS_PREFIX: Final = "tasks/"
 
 
-class Outlet(Protocol):
+class McpOutlet(Protocol):
     """Where the messages about one request go: standard output, or the response to an HTTP request."""
 
     def write(self, data: bytes) -> None:
@@ -60,10 +60,12 @@ class Outlet(Protocol):
         """True while messages that may be left out should be."""
 
 
-class Exchange:
+class McpExchange:
     """One request that is being answered. ``grant`` is what its client may do."""
 
-    def __init__(self, connection: McpConnection, request: RpcRequest, client: ServedClient, outlet: Outlet) -> None:
+    def __init__(
+        self, connection: McpClientConnection, request: RpcRequest, client: ServedClient, outlet: McpOutlet
+    ) -> None:
         self.request = request
         self.client = client
         self.grant = connection.grant
@@ -98,7 +100,7 @@ class Exchange:
         return await self._connection.ask(method, params, self._outlet)
 
 
-McpHandler: TypeAlias = Callable[[Exchange], Awaitable[Mapping[str, Any]]]
+McpHandler: TypeAlias = Callable[[McpExchange], Awaitable[Mapping[str, Any]]]
 
 
 class McpService:
@@ -114,7 +116,7 @@ class McpService:
         for listener in self._listeners:
             listener.announce(kind)
 
-    async def listen(self, exchange: Exchange, ended: asyncio.Event) -> dict[str, Any]:
+    async def listen(self, exchange: McpExchange, ended: asyncio.Event) -> dict[str, Any]:
         """Answer `subscriptions/listen` once the connection ends."""
         if len(self._listeners) >= _MAX_LISTENERS:
             raise RpcError(INVALID_REQUEST, f"{_MAX_LISTENERS} subscriptions are open already")
@@ -154,7 +156,7 @@ _results: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, 
 class _Listener:
     """One open subscription: the lists whose changes its client wants to hear of, of those that can change."""
 
-    def __init__(self, exchange: Exchange, capabilities: Mapping[str, Any]) -> None:
+    def __init__(self, exchange: McpExchange, capabilities: Mapping[str, Any]) -> None:
         assert exchange.request.id is not None
         self.id = exchange.request.id
         self._exchange = exchange
@@ -172,21 +174,21 @@ class _Listener:
             self._exchange.notify(f"notifications/{kind}/list_changed", subscribed({}, self.id))
 
 
-class Answered(msgspec.Struct, frozen=True):
+class McpAnswered(msgspec.Struct, frozen=True):
     """The answer to a request, b"" if there is none; ``code`` is that of an error, 0 for a result."""
 
     frame: bytes
     code: int = 0
 
 
-class McpConnection:
+class McpClientConnection:
     """One client: its greeting, its requests in progress, and the requests sent to it."""
 
     def __init__(self, service: McpService, *, grant: Grant = OPERATOR, greeting: McpGreeting | None = None) -> None:
         self.grant = grant
         self.greeting = greeting or McpGreeting(service.description)
         self._service = service
-        self._requests: dict[bytes, asyncio.Task[Answered]] = {}
+        self._requests: dict[bytes, asyncio.Task[McpAnswered]] = {}
         #: Our own requests.
         self._asked: dict[int, asyncio.Future[Reply]] = {}
         self._last_asked = 0
@@ -199,13 +201,13 @@ class McpConnection:
         return bool(self._requests)
 
     @property
-    def requests(self) -> Sequence[asyncio.Task[Answered]]:
+    def requests(self) -> Sequence[asyncio.Task[McpAnswered]]:
         """The requests that are being answered."""
         return tuple(self._requests.values())
 
     def answer(
-        self, request: RpcRequest, outlet: Outlet, headers: Mapping[str, Sequence[str]] | None = None
-    ) -> asyncio.Task[Answered]:
+        self, request: RpcRequest, outlet: McpOutlet, headers: Mapping[str, Sequence[str]] | None = None
+    ) -> asyncio.Task[McpAnswered]:
         """Begin to answer a request. The task of a cancelled request is cancelled, and then it has no answer.
 
         ``headers`` are those of a stateless HTTP request.
@@ -238,7 +240,7 @@ class McpConnection:
         if (asked := self._asked.pop(number, None)) is not None and not asked.done():
             asked.set_result(reply)
 
-    async def ask(self, method: str, params: Any, outlet: Outlet) -> dict[str, Any] | None:
+    async def ask(self, method: str, params: Any, outlet: McpOutlet) -> dict[str, Any] | None:
         """Ask the client; None if it refuses, or is gone."""
         if self.ended.is_set():
             return None
@@ -274,30 +276,30 @@ class McpConnection:
             task.cancel()
 
     async def _answered(
-        self, request: RpcRequest, outlet: Outlet, headers: Mapping[str, Sequence[str]] | None
-    ) -> Answered:
+        self, request: RpcRequest, outlet: McpOutlet, headers: Mapping[str, Sequence[str]] | None
+    ) -> McpAnswered:
         assert request.id is not None
         try:
-            return Answered(encode_result(request.id, await self._result(request, outlet, headers)))
+            return McpAnswered(encode_result(request.id, await self._result(request, outlet, headers)))
         except Exception as problem:  # The outermost boundary: an error fails this request, not the connection.
             error = as_mcp_error(explained(problem, log, request.method))
-            return Answered(encode_error(request.id, error), error.code)
+            return McpAnswered(encode_error(request.id, error), error.code)
 
     async def _result(
-        self, request: RpcRequest, outlet: Outlet, headers: Mapping[str, Sequence[str]] | None
+        self, request: RpcRequest, outlet: McpOutlet, headers: Mapping[str, Sequence[str]] | None
     ) -> Mapping[str, Any]:
         description = self._service.description
         if headers is not None or is_stateless_request(request):
             client = stateless_client(request, headers)
-            result = await self._stateless(Exchange(self, request, client, outlet))
+            result = await self._stateless(McpExchange(self, request, client, outlet))
             return completed(request.method, result, description)
         if request.method == "initialize":
             return self.greeting.initialize(request)
         if self.greeting.client is None:
             raise RpcError(INVALID_REQUEST, "the first request must be initialize or server/discover")
-        return await self._with_handshake(Exchange(self, request, self.greeting.client, outlet))
+        return await self._with_handshake(McpExchange(self, request, self.greeting.client, outlet))
 
-    async def _stateless(self, exchange: Exchange) -> Mapping[str, Any]:
+    async def _stateless(self, exchange: McpExchange) -> Mapping[str, Any]:
         match exchange.request.method:
             case "server/discover":
                 return self.greeting.discover()
@@ -308,7 +310,7 @@ class McpConnection:
             case method:
                 return await self._handler(method)(exchange)
 
-    async def _with_handshake(self, exchange: Exchange) -> Mapping[str, Any]:
+    async def _with_handshake(self, exchange: McpExchange) -> Mapping[str, Any]:
         match exchange.request.method:
             case "ping":
                 return {}
@@ -330,10 +332,10 @@ class McpConnection:
         return found
 
 
-async def _refused(request: RpcRequest) -> Answered:
+async def _refused(request: RpcRequest) -> McpAnswered:
     assert request.id is not None
     problem = RpcError(INVALID_REQUEST, f"this id is in use, or {MAX_REQUESTS} requests are being answered")
-    return Answered(encode_error(request.id, problem), problem.code)
+    return McpAnswered(encode_error(request.id, problem), problem.code)
 
 
 def _unknown(method: str) -> RpcError:
@@ -351,11 +353,11 @@ def as_mcp_error(problem: AgentError) -> RpcError:
             return RpcError(INTERNAL_ERROR, str(problem))
 
 
-def quietly(task: asyncio.Task[Answered]) -> Coroutine[Any, Any, Answered]:
+def quietly(task: asyncio.Task[McpAnswered]) -> Coroutine[Any, Any, McpAnswered]:
     """Await a request's answer; one that was cancelled has none."""
 
-    async def wait() -> Answered:
+    async def wait() -> McpAnswered:
         await asyncio.wait({task})
-        return Answered(b"") if task.cancelled() else task.result()
+        return McpAnswered(b"") if task.cancelled() else task.result()
 
     return wait()

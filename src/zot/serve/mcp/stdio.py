@@ -18,7 +18,7 @@ from zot.runtime.open import HOSTED, OpenRequest, open_session
 from zot.runtime.pool import Channel, NewSessionSettings, SessionPool
 from zot.runtime.shared import SharedResources
 from zot.serve.mcp.agent import AgentService, McpSessions
-from zot.serve.mcp.server import Answered, McpConnection, McpService
+from zot.serve.mcp.server import McpAnswered, McpClientConnection, McpService
 from zot.serve.streams import StreamWriter, serve_lines
 from zot.session.history import Batch
 from zot.session.session import Session
@@ -39,7 +39,7 @@ class McpLineServer:
     def __init__(
         self, service: McpService, greeting: McpGreeting, output: StreamWriter, sessions: OwnMcpSessions
     ) -> None:
-        self._connection = McpConnection(service, greeting=greeting)
+        self._connection = McpClientConnection(service, greeting=greeting)
         self._output = output
         self._sessions = sessions
 
@@ -65,7 +65,7 @@ class McpLineServer:
             case None:
                 pass  # A malformed reply matches none of our requests.
 
-    def _write(self, task: asyncio.Task[Answered]) -> None:
+    def _write(self, task: asyncio.Task[McpAnswered]) -> None:
         if not task.cancelled():
             self._output.write(task.result().frame)
 

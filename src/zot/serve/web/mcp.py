@@ -18,7 +18,7 @@ from zot.runtime.pool import NewSessionSettings, SessionPool
 from zot.serve.daemon.access import check_name, check_remote_use
 from zot.serve.daemon.audit import Identity
 from zot.serve.mcp.agent import McpSessions
-from zot.serve.mcp.server import Answered, McpConnection, McpService
+from zot.serve.mcp.server import McpAnswered, McpClientConnection, McpService
 from zot.serve.mcp.stdio import check_directory
 from zot.serve.web.gate import Limits, Tokens
 from zot.serve.web.respond import declared_length, gone, is_json, read_body
@@ -84,7 +84,7 @@ def _event(frame: bytes) -> bytes:
 class _Opened:
     """A connection of `initialize`, and who opened it."""
 
-    def __init__(self, connection: McpConnection) -> None:
+    def __init__(self, connection: McpClientConnection) -> None:
         self.connection = connection
         self.used = time.monotonic()
 
@@ -162,7 +162,7 @@ class McpEndpoint:
 
     async def _answer_alone(self, scope: Any, receive: Receive, send: Send, request: RpcRequest) -> None:
         """Answer a stateless request; it is cancelled if the client leaves."""
-        connection, stream = McpConnection(self._service, grant=scope["zot.grant"]), _ResponseStream()
+        connection, stream = McpClientConnection(self._service, grant=scope["zot.grant"]), _ResponseStream()
         task = connection.answer(request, stream, _headers(scope))
         try:
             await self._respond(scope, receive, send, stream, task, is_alone=True)
@@ -174,7 +174,7 @@ class McpEndpoint:
         if not self._has_room():
             await refuse(scope, send, 503, f"{_MAX_CONNECTIONS} connections are open already, and none is idle")
             return
-        connection, stream = McpConnection(self._service, grant=scope["zot.grant"]), _ResponseStream()
+        connection, stream = McpClientConnection(self._service, grant=scope["zot.grant"]), _ResponseStream()
         answered = await connection.answer(request, stream)
         if answered.code:
             await _json(send, 400, answered.frame)
@@ -192,7 +192,7 @@ class McpEndpoint:
             self._opened.pop(min(idle)[1]).connection.close()
         return bool(idle)
 
-    def _found(self, scope: Any) -> McpConnection | None:
+    def _found(self, scope: Any) -> McpClientConnection | None:
         """Return the connection that a request names, if its token has opened it."""
         found = self._opened.get(_header(scope, b"mcp-session-id") or "")
         if found is None or found.connection.grant != scope["zot.grant"]:
@@ -215,7 +215,7 @@ class McpEndpoint:
         receive: Receive,
         send: Send,
         stream: _ResponseStream,
-        task: asyncio.Task[Answered],
+        task: asyncio.Task[McpAnswered],
         *,
         is_alone: bool,
     ) -> None:
@@ -252,8 +252,8 @@ class McpEndpoint:
             stream.end()
 
 
-async def _finish(send: Send, task: asyncio.Task[Answered], *, is_begun: bool, is_alone: bool) -> None:
-    answered = Answered(b"") if task.cancelled() else task.result()
+async def _finish(send: Send, task: asyncio.Task[McpAnswered], *, is_begun: bool, is_alone: bool) -> None:
+    answered = McpAnswered(b"") if task.cancelled() else task.result()
     if is_begun:
         body = _event(answered.frame) if answered.frame else b""
         await send({"type": "http.response.body", "body": body, "more_body": False})

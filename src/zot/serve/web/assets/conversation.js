@@ -193,6 +193,8 @@ export class Conversation {
     say(this.extensionButton, broken ? `${broken} of ${this.extensions.length} extensions do not run` : `${this.extensions.length} extension${this.extensions.length === 1 ? "" : "s"}`);
     this.extensionButton.classList.toggle("warn", broken > 0);
     this.extensionButton.hidden = !this.extensions.length;
+    clearTimeout(this.looking); // Nothing is sent when one has started or given up.
+    if (this.extensions.some((one) => ["starting", "restarting"].includes(one.state))) this.looking = setTimeout(() => this.readExtensions(), 1000);
   }
 
   // Drawing.
