@@ -219,7 +219,7 @@ async def serve_worker(
     journal = await open_journal(daemon_journal(place, agents, flags))
     if not isinstance(journal, PostgresJournal):
         await journal.close()
-        raise UsageError("a worker needs --store postgresql://…")
+        raise UsageError("a worker needs a database: add --store postgresql://…, or set ZOT_STORE")
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
