@@ -157,7 +157,7 @@ class SessionBackend(ABC):
 
     @abstractmethod
     async def commands(self) -> Sequence[CommandInfo]:
-        """Return the commands of extensions, once these have started, and the prompts of MCP servers. Raise AgentError."""
+        """Return the commands of extensions, once these have started, and prompts of MCP servers. Raise AgentError."""
 
     @abstractmethod
     async def run_command(self, name: str, args: str) -> CommandAnswer:
