@@ -249,7 +249,7 @@ def test_the_first_delta_needs_few_modules_of_each_package() -> None:
         "commands": "rpc",
         "config": "config credentials flags policy skills vendors",
         "providers": "anthropic api_errors base mask models service sse",
-        "runtime": "check open provider_assembly providers shared system_prompt toolbox",
+        "runtime": "check open provider_assembly provider_choice shared system_prompt toolbox",
         "serve": "rpc stdio streams",
         "session": "history queue recovery session transcripts worker",
         "tools": "base specs",
