@@ -28,6 +28,10 @@ from zot.events import (
     PanelClosed,
     PanelOpened,
     PanelRendered,
+    QuestionAnswer,
+    QuestionChoice,
+    QuestionField,
+    QuestionRequest,
     Reconfigured,
     ResultDetails,
     Retry,
@@ -97,6 +101,20 @@ LINES: list[tuple[AgentEvent, bytes]] = [
         ApprovalAnswer("r1", "reject", "alice"),
         b'{"type":"approval_answer","id":"r1","decision":"reject","by":"alice"}',
     ),
+    (
+        QuestionRequest(
+            "q1",
+            "mcp:forge",
+            "Which branch?",
+            "2026-07-14T12:00:00.000Z",
+            (QuestionField("branch", "choice", required=True, choices=(QuestionChoice("main"),)),),
+            call="c1",
+        ),
+        b'{"type":"question_request","id":"q1","origin":"mcp:forge","message":"Which branch?",'
+        b'"deadline":"2026-07-14T12:00:00.000Z","fields":[{"name":"branch","kind":"choice","required":true,'
+        b'"choices":[{"value":"main"}]}],"call":"c1"}',
+    ),
+    (QuestionAnswer("q1", "decline", "alice"), b'{"type":"question_answer","id":"q1","action":"decline","by":"alice"}'),
     (ConversationReplaced(3), b'{"type":"conversation_replaced","messages":3}'),
     (Reconfigured(), b'{"type":"reconfigured"}'),
     (

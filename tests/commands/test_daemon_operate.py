@@ -111,10 +111,10 @@ def test_problems_of_the_token_file_are_shown_when_the_daemon_is_reached_with_to
         assert problem.startswith(f"{path}:1: expected a token")
         assert problem.endswith("; until that is fixed, no token is accepted")
         path.write_text("secret-" * 6)
-        assert "token" not in operator.run("status").out
+        assert "\ntoken " not in operator.run("status").out
         path.write_text("secret\n")
     with FakeDaemon(operator.path, {**BUSY, "status": {**told, "listens": []}}):
-        assert "token" not in operator.run("status").out
+        assert "\ntoken " not in operator.run("status").out
 
 
 def test_status_shows_where_the_daemon_keeps_its_files(operator: Operator) -> None:

@@ -25,7 +25,7 @@ PROVIDERS = "anthropic, deepseek, gemini, groq, kimi, lab, mistral, ollama, open
 WITH_KEYS = "anthropic, openai, gemini, deepseek, kimi, openrouter, ollama, groq, mistral, xai"
 NO_KEY = (
     "no key for anthropic: set ANTHROPIC_API_KEY, or run: zot login anthropic. "
-    "To try zot without a key, use the provider lab"
+    'The provider lab needs none: --provider lab (in Python: provider="lab")'
 )
 NO_DAEMON = "No daemon is running at $HOME/.zeroclaw/data/daemon.sock. Start one with: zot daemon"
 NO_PROMPT = "no prompt; give it as words or on standard input: zot -p PROMPT"
@@ -83,10 +83,11 @@ VALUES = (
     Mistake("completion bsh", "name a shell: zot completion bash, zsh or fish; did you mean bash?", 2),
 )  # fmt: skip
 FILES = (
-    Mistake(f"-p hi {LAB} --cwd $CWD/nowhere", "$CWD/nowhere is not a directory; choose another cwd (--cwd DIR)", 1),
+    Mistake(f"-p hi {LAB} --cwd $CWD/nowhere", "$CWD/nowhere is not a directory; choose another cwd", 1),
     Mistake(f"-p hi {LAB} --script nowhere.lab", "nowhere.lab: no such file", 1),
-    Mistake("-p hi --provider ollama --model x --script bad.lab", "--script needs --provider lab", 1),
-    Mistake(f"-p hi {LAB} --output-schema nowhere.json", "nowhere.json: No such file or directory", 1),
+    Mistake("-p hi --provider ollama --model x --script bad.lab", "script needs the provider lab, not ollama", 1),
+    Mistake(f"-p hi {LAB} --output-schema nowhere.json",
+            "the output schema nowhere.json cannot be read: No such file or directory", 1),
     Mistake(f"-p hi {LAB} --output-schema half.json", "half.json: not JSON: the JSON ends too early", 1),
     Mistake(f"-p hi {LAB} --ext nowhere", "$CWD/nowhere: no such directory", 1),
     Mistake(f"-p hi {LAB} --ext empty", "$CWD/empty is not an extension directory: it has no extension.json", 1),
@@ -219,6 +220,24 @@ def test_a_misspelt_command_of_an_extension_is_not_sent_to_the_model(newcomer: S
     assert (said.out, said.err, said.code) == ("", told, 1)
     assert newcomer.run("-p", " /gret Ada", *flags).code == 0
     assert newcomer.run("-p", "/etc is a directory", *flags).code == 0
+
+
+def test_a_command_of_the_terminal_is_not_sent_to_the_model(newcomer: Shell) -> None:
+    advice = "To send it as a prompt, put a space before the slash\n"
+    for prompt, told in (
+        ("/model opus", "/model is a command of the terminal; here, use: --model ID."),
+        ("/modle", "unknown command /modle; did you mean /model?"),
+    ):
+        said = newcomer.run("-p", prompt, "--provider", "lab")
+        assert (said.out, said.err, said.code) == ("", f"zot: {told} {advice}", 1)
+    assert newcomer.run("-p", " /model", "--provider", "lab").code == 0
+
+
+def test_every_command_of_the_terminal_has_a_counterpart_for_one_prompt() -> None:
+    from zot.serve.once import TERMINAL_COMMANDS
+    from zot.ui.terminal.slash import COMMANDS as TYPED
+
+    assert TERMINAL_COMMANDS.keys() == TYPED.keys()
 
 
 @pytest.mark.parametrize("flags", ["--ext nowhere", "--skill empty", "--tools raed", "--model lab1"])

@@ -52,7 +52,7 @@ def test_without_a_home_no_file_is_read() -> None:
 def test_a_missing_key_suggests_remedies() -> None:
     assert str(missing(VENDORS["gemini"], {})) == (
         "no key for gemini: set GEMINI_API_KEY or GOOGLE_API_KEY, or run: zot login gemini. "
-        "To try zot without a key, use the provider lab"
+        'The provider lab needs none: --provider lab (in Python: provider="lab")'
     )
 
 
@@ -60,7 +60,7 @@ def test_a_key_for_another_address_is_not_reported_as_missing(tmp_path: Path) ->
     write(tmp_path, {"gemini": {"key": "k3", "base_url": "https://proxy.example"}})
     assert str(missing(VENDORS["gemini"], {"ZOT_HOME": str(tmp_path)})) == (
         "no key for gemini at its own address; one is stored, but for another: set GEMINI_API_KEY or GOOGLE_API_KEY, "
-        "or run: zot login gemini. To try zot without a key, use the provider lab"
+        'or run: zot login gemini. The provider lab needs none: --provider lab (in Python: provider="lab")'
     )
 
 

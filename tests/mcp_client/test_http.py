@@ -86,7 +86,7 @@ async def test_a_login_is_asked_for_stored_and_refreshed(tmp_path: Path) -> None
             await session.prompt("say hi")
             while session.session.state().mcp[0].state != "login":
                 await asyncio.sleep(0.005)
-            assert session.session.state().mcp[0].problem == "it wants a login; run: zot mcp login s"
+            assert session.session.state().mcp[0].problem == "it requires a login; run: zot mcp login s"
         tokens, transport = ServerTokens(str(tmp_path)), HttpTransport({})
         asked: list[dict[str, list[str]]] = []
 

@@ -227,7 +227,7 @@ def _logs(request: CommandRequest) -> int:
     kept = data_directory(config)
     path = log_path(kept or "", _named(config, name).name, "mcp")
     if kept is None or (not os.path.exists(path) and not request.settings.get("follow")):
-        raise UserError(f"no log of {name!r} exists: it has not been started yet")
+        raise UserError(f"no log of {name!r} exists: it has not been started yet; start it with: zot mcp test {name}")
     if request.settings.get("follow"):
         return follow_log(path, _write)
     _write(read(path))
@@ -282,7 +282,7 @@ def _add(request: CommandRequest) -> int:
     given = {key: dict(request.settings.get(key) or ()) for key in ("env", "header")}
     server = replace(server, env=given["env"], headers=given["header"])
     add_server(_directory(request), name, server)
-    write(f"added {name}; zot mcp test {name} starts it once\n")
+    write(f"added {name}; try it with: zot mcp test {name}\n")
     return 0
 
 
@@ -356,7 +356,7 @@ def _login(request: CommandRequest) -> int:
     config, (name,) = _config(request), request.words
     source = _named(config, name)
     if not source.url:
-        raise UserError(f"{name} is a program, not an address: it needs no login")
+        raise UserError(f"{name} is a program, not an address, so it needs no login")
     is_new = asyncio.run(_log_in(config, source))
     write(f"logged in to {source.label}\n" if is_new else f"{source.label} accepts requests without a new login\n")
     return 0
@@ -408,7 +408,7 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-GROUP = CommandGroup("zot mcp", "Manage MCP servers: programs that offer tools to the model.", (
+GROUP = CommandGroup("zot mcp", "Manage MCP servers: programs and web services that offer tools to the model.", (
     Subcommand("serve", "", "Serve the agent to an MCP client, as the tools zot and zot_reply.", "mcp_serve.run",
                flags=SERVE_FLAGS),
     Subcommand("list", "", "List the servers, and why one cannot be used.", _list, flags=_FLAGS),
@@ -425,12 +425,12 @@ GROUP = CommandGroup("zot mcp", "Manage MCP servers: programs that offer tools t
     Subcommand("import", "[FILE [NAME...]]", "Copy servers of another program to config.toml; without FILE, list them.",
                _import, (0, 100), _FLAGS),
     Subcommand("login", "NAME", "Log in to a server over HTTP, with a browser.", _login, (1, 1), _FLAGS),
-    Subcommand("logout", "NAME", "Forget the login to a server.", _logout, (1, 1), _FLAGS),
-    Subcommand("test", "[NAME...]", "Start servers, ask for their tools, and keep those in the cache.", _test, (0, 100),
+    Subcommand("logout", "NAME", "Delete the login to a server.", _logout, (1, 1), _FLAGS),
+    Subcommand("test", "[NAME...]", "Start servers, and cache the list of their tools.", _test, (0, 100),
                _FLAGS),
     Subcommand("tools", "[NAME...]", "Show the tools of servers.", _tools, (0, 100), _FLAGS),
-    Subcommand("call", "NAME TOOL [JSON]", "Call a tool with these arguments. It takes effect.", _call, (2, 3), _FLAGS),
-    Subcommand("logs", "NAME", "Print the log of a server: its standard error, and notes of zot.", _logs, (1, 1), (
+    Subcommand("call", "NAME TOOL [JSON]", "Call a tool for real, with these arguments.", _call, (2, 3), _FLAGS),
+    Subcommand("logs", "NAME", "Print the log of a server: its standard error, and zot's notes.", _logs, (1, 1), (
         Flag("--follow", "Keep printing new lines until interrupted.", short="-f"), *_FLAGS,
     )),
     Subcommand("trust", "", f"Trust the project's {MCP_FILE}, as it is now.", _trust, flags=_FLAGS),

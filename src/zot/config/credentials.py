@@ -56,7 +56,7 @@ def missing(vendor: Vendor, env: Mapping[str, str]) -> KeyMissing:
     other = " at its own address; one is stored, but for another" if stored_for(vendor, env) else ""
     return KeyMissing(
         f"no key for {vendor.name}{other}: set {' or '.join(vendor.key_names)}, or run: zot login {vendor.name}. "
-        "To try zot without a key, use the provider lab"
+        'The provider lab needs none: --provider lab (in Python: provider="lab")'
     )
 
 

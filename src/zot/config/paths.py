@@ -43,10 +43,12 @@ class DaemonPaths(msgspec.Struct, frozen=True):
     @property
     def private(self) -> tuple[str, ...]:
         """The paths that no tool may reach."""
-        known = (self.data_dir, self.socket, f"{self.socket}.lock")
-        if self.config_dir is None:
-            return known
-        return (*known, os.path.join(self.config_dir, "config.toml"))
+        known = [self.data_dir]
+        if self.socket:  # An embedded daemon has none.
+            known += [self.socket, f"{self.socket}.lock"]
+        if self.config_dir is not None:
+            known.append(os.path.join(self.config_dir, "config.toml"))
+        return tuple(known)
 
     @property
     def logs(self) -> str:

@@ -27,6 +27,7 @@ CALLS: list[Call] = [
     ("session/aside", {"sessionId": "s", "question": "!echo aside", "promptId": "q"}, None),
     ("session/cancel", {"sessionId": "s"}, None),
     ("session/approve", {"sessionId": "s", "requestId": "none", "decision": "reject_once"}, -32602),
+    ("session/answer", {"sessionId": "s", "requestId": "none", "action": "decline"}, -32602),
     ("session/attach", {"sessionId": "s", "after": 0}, None),
     ("session/list", {"agentAlias": "default"}, None),
     ("session/list-acp", {"limit": 1}, None),

@@ -235,6 +235,7 @@ USES: dict[str, dict[str, Any]] = {
     "session/prompt": {"prompt": "!echo hi"}, "session/steer": {"prompt": "!echo hi"},
     "session/aside": {"question": "!echo hi"}, "session/take_back": {"promptId": "p"}, "session/cancel": {},
     "session/approve": {"requestId": "r", "decision": "reject"}, "session/detach": {}, "session/close": {},
+    "session/answer": {"requestId": "r", "action": "decline"},
     "session/kill": {}, "session/fork": {}, "session/configure": {"overrides": {"reasoning": "low"}},
     "session/compact": {}, "session/clear": {}, "session/undo_compact": {}, "session/rewind": {"messages": 0},
     "session/rename": {"title": "t"}, "session/forget": {"tool": "bash"},
@@ -261,7 +262,8 @@ async def test_a_closed_session_can_be_read_and_not_used_until_it_is_resumed(
         for using, more in USES.items():
             refused = await who.error(using, sessionId="s", **more)
             assert refused == (-32000, "session 's' is closed; session/new resumes it"), using
-    for reading in sorted(name for name in READ_ONLY if name.startswith("session/")):
+    assert (await caller.error("session/image", sessionId="s", callId="none"))[0] == -32602
+    for reading in sorted(name for name in READ_ONLY - {"session/image"} if name.startswith("session/")):
         assert "result" in await caller.ask(reading, sessionId="s"), reading
         assert (await caller.get("status"))["sessionIds"] == [], reading
     state = await caller.get("session/state", sessionId="s")

@@ -207,7 +207,7 @@ async def test_a_question_shows_everything_that_would_run(tmp_path: Path) -> Non
         person.type("begin")
         await person.until(f"\n    {long}\n  allow it?")
         person.type("n")
-        await person.until("? bash: a b\\x1b\n    a\n    b\\x1b\n    timeout: 7\n  allow it?")
+        await person.until("? bash: a\\nb\\x1b\n    a\n    b\\x1b\n    timeout: 7\n  allow it?")
         person.type("n")
         await person.until("? write: a.txt (7 bytes)\n    +one\n    +two\n  allow it?")
         person.type("n")
