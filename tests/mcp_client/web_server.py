@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 TOOLS = [
@@ -138,3 +139,26 @@ async def web_server(*mode: str) -> AsyncIterator[WebServer]:
         yield server
     finally:
         listening.close()
+
+
+@contextmanager
+def threaded_web_server(*mode: str) -> Iterator[WebServer]:
+    """The same in a thread, for tests that block while they wait for another process."""
+    started, made = threading.Event(), list[tuple[WebServer, asyncio.AbstractEventLoop, asyncio.Event]]()
+
+    async def serve() -> None:
+        over = asyncio.Event()
+        async with web_server(*mode) as server:
+            made.append((server, asyncio.get_running_loop(), over))
+            started.set()
+            await over.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert started.wait(30)
+    server, loop, over = made[0]
+    try:
+        yield server
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join()

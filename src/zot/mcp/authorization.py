@@ -46,6 +46,10 @@ class AuthorizationFailed(Exception):
     """A login or a refresh failed; the message is for people."""
 
 
+class LoginNeeded(AuthorizationFailed):
+    """A person has to log in, and nobody can be asked now."""
+
+
 class StoredToken(msgspec.Struct, frozen=True, omit_defaults=True):
     """The tokens for one server, and the facts needed to refresh them."""
 
@@ -193,7 +197,7 @@ class Authorization:
     async def challenged(self, sent: str, status: int, challenge: Mapping[str, str]) -> bool:
         """Handle a refusal of a request with the header ``sent``. True if it should be sent again.
 
-        Raise AuthorizationFailed if a person has to log in.
+        Raise LoginNeeded if a person has to log in, AuthorizationFailed if that failed.
         """
         if "authorization" in self._source.headers:
             return False
@@ -207,7 +211,7 @@ class Authorization:
             if known is not None and known.refresh_token and not wants_more and await self._refreshed(known):
                 return True
             if self._browse is None:
-                raise AuthorizationFailed(f"it requires a login; run: zot mcp login {self._source.name}")
+                raise LoginNeeded(f"it requires a login; run: zot mcp login {self._source.name}")
             if self._logins >= _MAX_LOGINS:
                 raise AuthorizationFailed(f"it refused {_MAX_LOGINS} logins in a row")
             self._logins += 1

@@ -67,6 +67,10 @@ class McpFailed(ToolFailed):
     """A server could not be started, or did not answer as it should."""
 
 
+class McpLoginNeeded(McpFailed):
+    """A server answers nothing before a person has logged in."""
+
+
 class McpExited(McpFailed):
     """A server exited before it was ready."""
 

@@ -14,7 +14,7 @@ import msgspec
 
 from zot.config.base_url import split_url
 from zot.config.config import MCP_FILE, Config, keyless_environment, zot_home
-from zot.config.flags import MCP_NAME_RULE, McpServer, is_mcp_name
+from zot.config.flags import MCP_NAME_RULE, LiteralMcpServer, McpServer, is_mcp_name
 from zot.config.trust import TrustStore, file_fingerprint, fingerprint
 from zot.encoding import UNREADABLE, decoder, explain
 from zot.errors import ConfigError, ConnectionImpossible, UserError
@@ -257,16 +257,17 @@ def _source(name: str, server: McpServer, env: Mapping[str, str], cwd: str, orig
     if not is_mcp_name(name):
         return McpSource(printable(name), origin=origin, problem=f"it has no usable name: {MCP_NAME_RULE}")
     shown |= {"tools": server.tools, "timeout_s": server.timeout_s, "sandbox": server.sandbox}
+    variables = None if isinstance(server, LiteralMcpServer) else env
     try:
         if server.url and not server.command:
-            return _remote(shown, server, env)
+            return _remote(shown, server, variables)
         if not server.command:
             raise ConfigError("it has no command and no url")
         if server.url:
             raise ConfigError("it has a command and a url; only one of them can be used")
-        argv = tuple(_expanded(word, env) for word in (server.command, *server.args))
-        own = {key: _expanded(value, env) for key, value in server.env.items()}
-        place = os.path.join(cwd, os.path.expanduser(_expanded(server.cwd or "", env)))
+        argv = tuple(_expanded(word, variables) for word in (server.command, *server.args))
+        own = {key: _expanded(value, variables) for key, value in server.env.items()}
+        place = os.path.join(cwd, os.path.expanduser(_expanded(server.cwd or "", variables)))
     except (ConfigError, ConnectionImpossible) as problem:
         return McpSource(**shown, problem=str(problem))
     if any("\0" in word for word in (*argv, *own, *own.values(), place)) or any("=" in key for key in own):
@@ -275,7 +276,7 @@ def _source(name: str, server: McpServer, env: Mapping[str, str], cwd: str, orig
     return McpSource(**shown, cwd=os.path.abspath(place), argv=argv, env=clean, own_env=frozenset(own))
 
 
-def _remote(shown: dict[str, Any], server: McpServer, env: Mapping[str, str]) -> McpSource:
+def _remote(shown: dict[str, Any], server: McpServer, env: Mapping[str, str] | None) -> McpSource:
     """Return a server over HTTP. Raise ConfigError."""
     url = _expanded(server.url, env)
     split_url(url)
@@ -293,8 +294,13 @@ def _clean(env: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in env.items() if key in passed or key.startswith(("LC_", "XDG_"))}
 
 
-def _expanded(text: str, env: Mapping[str, str]) -> str:
-    """Return ``text`` with its variables replaced. Raise ConfigError if one is not set and has no default."""
+def _expanded(text: str, env: Mapping[str, str] | None) -> str:
+    """Return ``text`` with its variables replaced, as it is if ``env`` is None.
+
+    Raise ConfigError if one is not set and has no default.
+    """
+    if env is None:
+        return text
 
     def value(found: re.Match[str]) -> str:
         name, default = found[1], found[2]

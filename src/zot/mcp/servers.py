@@ -24,7 +24,14 @@ from zot.mcp.listing import (
     check_tool,
     selected,
 )
-from zot.mcp.server_connection import McpConnection, McpExited, McpFailed, McpLaunch, ProcessConnection
+from zot.mcp.server_connection import (
+    McpConnection,
+    McpExited,
+    McpFailed,
+    McpLaunch,
+    McpLoginNeeded,
+    ProcessConnection,
+)
 from zot.mcp.server_settings import McpSource
 from zot.mcp.tool import (
     FIND_TOOLS,
@@ -243,10 +250,10 @@ class ManagedServer:
             if starting.done() and self._starting is starting:
                 self._starting = None
 
-    def _failed(self, reason: str) -> None:
+    def _failed(self, reason: str, *, needs_login: bool = False) -> None:
         """Count a crash or a failed start: each in a row doubles the pause before the next start."""
         self._failures, self._reason = self._failures + 1, reason
-        self._needs_login = "zot mcp login" in reason
+        self._needs_login = needs_login
         self.on_change()
         pause_s = 0.0 if self._failures < 2 else min(2.0 ** (self._failures - 2), _MAX_PAUSE_S)
         self._pause_until = asyncio.get_running_loop().time() + pause_s
@@ -255,7 +262,7 @@ class ManagedServer:
         try:
             connection = await self._open()
         except ToolFailed as problem:  # Also of a sandbox.
-            self._failed(str(problem))
+            self._failed(str(problem), needs_login=isinstance(problem, McpLoginNeeded))
             raise McpFailed(str(problem)) from None
         self.revision = connection.client.revision
         connection.on_change = self._list_changed
