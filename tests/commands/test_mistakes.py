@@ -222,6 +222,20 @@ def test_a_misspelt_command_of_an_extension_is_not_sent_to_the_model(newcomer: S
     assert newcomer.run("-p", "/etc is a directory", *flags).code == 0
 
 
+def test_a_misspelt_session_agent_or_mcp_server_is_suggested(newcomer: Shell) -> None:
+    assert newcomer.run("-p", "!echo hi", "--provider", "lab", "--session", "release-notes").code == 0
+    for line, told in (
+        ("sessions show relaese-notes", "no session matches 'relaese-notes'; did you mean release-notes?"),
+        (
+            "-p hi --provider lab --agent defualt",
+            "no agent 'defualt' in config.toml; known: default; did you mean default?",
+        ),
+        ("mcp tools flies --mcp files=true", "no MCP server is named 'flies'; did you mean files?"),
+    ):
+        said = newcomer.run(*line.split())
+        assert (said.out, said.err, said.code) == ("", f"zot: {told}\n", 1)
+
+
 def test_a_command_of_the_terminal_is_not_sent_to_the_model(newcomer: Shell) -> None:
     advice = "To send it as a prompt, put a space before the slash\n"
     for prompt, told in (

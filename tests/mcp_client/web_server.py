@@ -54,6 +54,16 @@ class WebServer:
     async def answer(self, writer: Any, method: str, path: str, headers: dict[str, str], body: Any) -> None:
         if path != "/mcp":
             await self.authorize(writer, path, body)
+        elif "silent" in self.mode:
+            return
+        elif "endless" in self.mode:
+            await send_endlessly(writer, b'data: {"jsonrpc":"2.0","method":"notifications/message"}\n\n' * 500)
+        elif "endless-event" in self.mode:
+            await send_endlessly(writer, b"data: " + b"x" * 65536 + b"\n")
+        elif "insatiable" in self.mode:
+            await send(writer, 401, {}, {"www-authenticate": "Bearer"})
+        elif "huge-headers" in self.mode:
+            await send(writer, 200, {}, {"x-huge": "y" * 2_000_000})
         elif self.token and headers.get("authorization") != f"Bearer {self.token}":
             await send(writer, 401, {}, {"www-authenticate": 'Bearer scope="all"'})
         elif "redirects" in self.mode:
@@ -71,8 +81,10 @@ class WebServer:
     async def message(self, writer: Any, body: dict[str, Any]) -> None:
         more: dict[str, str] = {}
         match body.get("method"):
+            case "initialize" if "lies" in self.mode:
+                result: dict[str, Any] = {"protocolVersion": "1999-01-01", "capabilities": {}}
             case "server/discover" if "new" in self.mode:
-                result: dict[str, Any] = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
+                result = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
             case "initialize" if "old" in self.mode:
                 self.sessions += 1
                 more = {"mcp-session-id": f"session-{self.sessions}"}
@@ -94,7 +106,8 @@ class WebServer:
                 error = {"jsonrpc": "2.0", "id": body["id"], "error": {"code": -32601, "message": "what?"}}
                 await send(writer, 404 if "new" in self.mode else 200, error)
                 return
-        answer = {"jsonrpc": "2.0", "id": body["id"], "result": {"resultType": "complete", **result}}
+        number = 999 if "wrong-ids" in self.mode else body["id"]
+        answer = {"jsonrpc": "2.0", "id": number, "result": {"resultType": "complete", **result}}
         if "sse" in self.mode:
             note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {}}
             data = f"event: message\ndata: {json.dumps(note)}\n\ndata: {json.dumps(answer)}\n\n".encode()
@@ -128,6 +141,14 @@ async def send(writer: Any, status: int, body: Any, headers: dict[str, str] | No
     lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
     writer.write(f"HTTP/1.1 {status} x\r\n{lines}\r\n".encode() + data)
     await writer.drain()
+
+
+async def send_endlessly(writer: Any, event: bytes) -> None:
+    """Send events until the client leaves."""
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+    for _ in range(1_000_000):
+        writer.write(event)
+        await writer.drain()
 
 
 @asynccontextmanager

@@ -94,9 +94,10 @@ def _list(request: CommandRequest) -> int:
     cache, rows = _cache(config), []
     for one in _found(config):
         cached = cache.get(one.digest) if one.runs else None
-        state = "disabled" if not one.enabled else "unusable" if one.problem else "usable"
+        problem = one.problem or (cache.problem(one.digest) if one.runs else "")
+        state = "disabled" if not one.enabled else "unusable" if one.problem else "failed" if problem else "usable"
         tools = None if cached is None else len(cached.tools)
-        rows.append(McpRow(one.name, state, tools, one.label, one.origin or "config", one.problem))
+        rows.append(McpRow(one.name, state, tools, one.label, one.origin or "config", problem))
     if request.json:
         for row in rows:
             write_json(row)
@@ -111,7 +112,8 @@ def _list(request: CommandRequest) -> int:
     write(aligned(table))
     for row in rows:
         if row.problem:
-            print_note(f"{row.name}: {row.problem}")
+            more = f"; its log: zot mcp logs {row.name}" if row.state == "failed" else ""
+            print_note(f"{row.name}: {printable(row.problem)}{more}")
     return 0
 
 

@@ -178,6 +178,7 @@ class McpConnection(ABC):
                 self.cancel(*cancelled)
         assert call.answer is not None
         if call.answer.problem:
+            self._note(f"{method} failed: {call.answer.problem}")
             raise McpFailed(call.answer.problem)
         return call.answer.result
 
@@ -199,7 +200,9 @@ class McpConnection(ABC):
             except TimeoutError:
                 if min(call.deadline, last) > until:
                     continue
-                raise McpFailed(f"did not answer {method} within {timeout_s:g} s") from None
+                problem = f"did not answer {method} within {timeout_s:g} s"
+                self._note(problem)
+                raise McpFailed(problem) from None
             call.deadline = max(call.deadline, self._loop.time() + timeout_s)
             if call.reporter is not None and call.message and self._loop.time() >= shown_at + _PROGRESS_S:
                 shown_at = self._loop.time()

@@ -210,14 +210,20 @@ class ManagedServer:
 
     async def close(self) -> None:
         """End the server. Idempotent; afterwards it is not started again."""
-        self._closed = True
+        is_first, self._closed = not self._closed, True
         tasks = [task for task in (self._refreshing, self._starting) if task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
         if self._connection is not None:
+            if self._connection.ended and is_first:  # It failed since its last use.
+                await self._keep_problem(self._connection.ended)
             await self._connection.close()
+
+    async def _keep_problem(self, problem: str) -> None:
+        """Keep why it failed for `zot mcp list`; "" once it works."""
+        await asyncio.to_thread(self._cache.put_problem, self.source.digest, problem)
 
     def _selected(self, found: CachedList) -> Sequence[OfferedTool]:
         return selected(found.tools, self.source.tools)
@@ -231,6 +237,7 @@ class ManagedServer:
         if self._connection is not None:
             former, self._connection = self._connection, None
             self._failed(former.ended)
+            await self._keep_problem(former.ended)
             await former.close()  # Its processes are gone before the next one starts.
         if self._starting is None:
             left = self._pause_until - asyncio.get_running_loop().time()
@@ -263,10 +270,12 @@ class ManagedServer:
             connection = await self._open()
         except ToolFailed as problem:  # Also of a sandbox.
             self._failed(str(problem), needs_login=isinstance(problem, McpLoginNeeded))
+            await self._keep_problem(str(problem))
             raise McpFailed(str(problem)) from None
         self.revision = connection.client.revision
         connection.on_change = self._list_changed
         self._connection = connection
+        await self._keep_problem("")
         if not self.is_current and not self._lists:
             self.refresh_soon()
         return connection
