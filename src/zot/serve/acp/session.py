@@ -313,13 +313,14 @@ class AcpSession(WritingSubscriber):
                 self.update(update)
 
     def _steered(self, message: UserMessage) -> bool:
-        """Take note that a message of this client steers the current run. Such a message has no id: compare the text."""
+        """Take note that a message of this client steers the current run. False if it is not one; they have no id."""
         text = text_of(message.content)
-        reply = None if message.prompt_id else next((one for one in self._replies.values() if one.steers == text), None)
-        if reply is not None:
-            reply.steers = None
-            self.run_started(reply)
-        return reply is not None
+        for reply in () if message.prompt_id else self._replies.values():
+            if reply.steers == text:
+                reply.steers = None
+                self.run_started(reply)
+                return True
+        return False
 
     # Prompts.
 
