@@ -13,6 +13,7 @@ import msgspec
 from zot.encoding import encode
 from zot.errors import NoSuchCommand, ProtocolError, ToolFailed, UserError
 from zot.events import McpServerState, McpStanding
+from zot.mcp.http_connection import HttpServerConnection
 from zot.mcp.listing import (
     MAX_TOOLS,
     CachedList,
@@ -285,8 +286,6 @@ class ManagedServer:
 
     async def _open(self) -> McpConnection:
         if self.source.url:
-            from zot.mcp.http_connection import HttpServerConnection  # Imported lazily: few servers are addresses.
-
             return await HttpServerConnection.open(self.source, self._launch, self.revision)
         try:
             return await ProcessConnection.open(self.source, self._launch, self.revision)

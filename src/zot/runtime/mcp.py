@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from zot.config.config import Config, data_directory, zot_home
+from zot.mcp.authorization import ServerTokens
 from zot.mcp.listing import ToolCache
 from zot.mcp.server_connection import McpLaunch
 from zot.mcp.server_settings import McpSource, find_servers
@@ -16,7 +17,6 @@ from zot.text import printable
 from zot.tools.command_output import Spills
 
 if TYPE_CHECKING:
-    from zot.mcp.authorization import ServerTokens
     from zot.providers.base import Transport
     from zot.tools.process import Processes
     from zot.tools.sandbox import Sandbox
@@ -26,8 +26,6 @@ log = logging.getLogger("zot")
 
 def open_tokens(config: Config) -> ServerTokens:
     """Return the tokens of this user for servers over HTTP."""
-    from zot.mcp.authorization import ServerTokens  # Imported lazily: few servers are addresses.
-
     return ServerTokens(zot_home(config.environment))
 
 
@@ -55,7 +53,7 @@ def open_servers(
             kept,
             sandbox,
             transport=transport,
-            tokens=open_tokens(config) if any(one.url for one in sources) else None,
+            tokens=open_tokens(config),
             net=sandbox is None or config.lock_net,
         ),
         ToolCache(None if kept is None else os.path.join(kept, "mcp-cache")),
