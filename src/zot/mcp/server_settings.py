@@ -20,8 +20,8 @@ from zot.encoding import UNREADABLE, decoder, explain
 from zot.errors import ConfigError, ConnectionImpossible, UserError
 from zot.files import read_chunks
 from zot.text import printable
+from zot.tools.environment import ENVIRONMENT, PROXIES
 from zot.tools.mounts import is_in
-from zot.tools.sandbox import ENVIRONMENT, PROXIES
 
 #: The most servers in a project's file, and its largest size.
 MAX_SERVERS = 100
