@@ -100,9 +100,7 @@ def test_servers_are_read_in_the_words_of_each_program(tmp_path: Path) -> None:
     gemini = read("gemini.json", '{"mcpServers": {"far": {"httpUrl": "https://x", "timeout": 5000}}}')
     windsurf = read("windsurf.json", '{"mcpServers": {"far": {"serverUrl": "https://x"}}}')
     assert gemini["far"] == windsurf["far"] == McpServer(url="https://x")
-    zed = read(
-        "zed.json", '{"context_servers": {"z": {"command": "f", "args": null, "env": null}}}'
-    )
+    zed = read("zed.json", '{"context_servers": {"z": {"command": "f", "args": null, "env": null}}}')
     assert zed["z"] == McpServer(command="f")
     vscode = read(
         "vscode.json",
