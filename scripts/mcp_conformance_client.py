@@ -27,7 +27,7 @@ from zot.providers.http import HttpTransport
 from zot.questions import Question, QuestionReply, checked
 from zot.runtime.shared import SharedResources
 from zot.tools.base import CallReporter
-from zot.wire.mcp import STATELESS, WITH_HANDSHAKE
+from zot.wire.mcp_server import STATELESS, WITH_HANDSHAKE
 
 SCENARIO = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
 REVISION = os.environ.get("MCP_CONFORMANCE_PROTOCOL_VERSION", STATELESS)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from zot.config.flags import McpServer
-from zot.wire.mcp import STATELESS, WITH_HANDSHAKE
+from zot.wire.mcp_server import STATELESS, WITH_HANDSHAKE
 
 from .stage import McpStage
 

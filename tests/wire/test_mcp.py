@@ -13,8 +13,6 @@ from zot.errors import ProtocolError
 from zot.wire.mcp import (
     MAX_OPEN,
     MAX_UNASKED,
-    STATELESS,
-    WITH_HANDSHAKE,
     CallAnswered,
     CallProgress,
     ClientBroken,
@@ -27,6 +25,7 @@ from zot.wire.mcp import (
     ToSend,
     decode_line,
 )
+from zot.wire.mcp_server import STATELESS, WITH_HANDSHAKE
 
 
 def receive(client: McpClient, **message: Any) -> list[ClientEvent]:

@@ -24,7 +24,8 @@ from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
 from zot.providers.sse import ResumableSse
 from zot.text import printable_line
 from zot.wire.jsonrpc import Reply
-from zot.wire.mcp import STATELESS, ClientState, LogNote, McpClient, Outgoing, decode_line
+from zot.wire.mcp import ClientState, LogNote, McpClient, Outgoing, decode_line
+from zot.wire.mcp_server import STATELESS
 
 #: The most tries of one message: after a login, a refresh, or a demand for more scopes.
 _MAX_TRIES: Final = 4

@@ -46,7 +46,6 @@ from zot.panels import CommandAnswer, CommandInfo
 from zot.text import printable
 from zot.tools.base import CallReporter, Tool
 from zot.wire.mcp import (
-    WITH_HANDSHAKE,
     CallResult,
     ListedPrompt,
     ListedTool,
@@ -55,6 +54,7 @@ from zot.wire.mcp import (
     argument_headers,
     decoded,
 )
+from zot.wire.mcp_server import WITH_HANDSHAKE
 
 if TYPE_CHECKING:
     from zot.tools.command_output import Spills

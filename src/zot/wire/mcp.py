@@ -23,13 +23,10 @@ from zot.version import __version__
 from zot.wire import jsonrpc
 from zot.wire.jsonrpc import METHOD_NOT_FOUND, Bad, ErrorObject, Reply, RpcError, RpcRequest
 from zot.wire.lines import has_more_values
+from zot.wire.mcp_server import HANDSHAKES, PREFIX, STATELESS, UNSUPPORTED_REVISION, WITH_HANDSHAKE
 
 T = TypeVar("T")
 
-STATELESS: Final = "2026-07-28"
-WITH_HANDSHAKE: Final = "2025-11-25"
-#: Revisions whose tools work alike; a server may answer `initialize` with any of them.
-_KNOWN: Final = frozenset({WITH_HANDSHAKE, "2025-06-18", "2025-03-26", "2024-11-05"})
 #: The most values in one message.
 MAX_VALUES: Final = 1_000_000
 #: The most messages in a row that answer nothing.
@@ -42,17 +39,14 @@ _MAX_TEXT: Final = 300
 _CLIENT: Final = {"name": "zot", "version": __version__}
 #: Elicitation is declared always, and declined where no user can be asked: servers then get an answer.
 _CAPABILITIES: Final[dict[str, Any]] = {"roots": {}, "elicitation": {"form": {}, "url": {}}}
-#: The server does not speak the revision of a request; the error names those that it does.
-UNSUPPORTED_REVISION: Final = -32022
 #: The most fields of a question, choices of a field, and characters of its text.
 MAX_FIELDS: Final = 64
 MAX_CHOICES: Final = 256
 MAX_MESSAGE: Final = 4000
-_PREFIX: Final = "io.modelcontextprotocol/"
 _META: Final = {
-    f"{_PREFIX}protocolVersion": STATELESS,
-    f"{_PREFIX}clientInfo": _CLIENT,
-    f"{_PREFIX}clientCapabilities": _CAPABILITIES,
+    f"{PREFIX}protocolVersion": STATELESS,
+    f"{PREFIX}clientInfo": _CLIENT,
+    f"{PREFIX}clientCapabilities": _CAPABILITIES,
 }
 
 
@@ -592,7 +586,7 @@ class McpClient:
             version = greeting.protocol_version
         except UNREADABLE as problem:
             return [self._broken(f"its answer to initialize is invalid: {explain(problem)}")]
-        if version not in _KNOWN:
+        if version not in HANDSHAKES:
             return [self._broken(f"speaks revision {_short(version)!r}, which zot does not know")]
         self.state, self.revision, self.capabilities = ClientState.READY, version, greeting.capabilities
         ready = Outgoing(jsonrpc.encode_notification("notifications/initialized", {}), headers=self._headers())

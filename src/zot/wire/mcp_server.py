@@ -29,14 +29,17 @@ T = TypeVar("T")
 
 STATELESS: Final = "2026-07-28"
 WITH_HANDSHAKE: Final = "2025-11-25"
-#: Revisions that `initialize` can agree on.
+#: Revisions that `initialize` can agree on, the newest first; their tools work alike.
 HANDSHAKES: Final = (WITH_HANDSHAKE, "2025-06-18", "2025-03-26", "2024-11-05")
+#: Begins the protocol's own keys in `_meta`.
+PREFIX: Final = "io.modelcontextprotocol/"
 #: The extension with which a call becomes a task.
-TASKS: Final = "io.modelcontextprotocol/tasks"
+TASKS: Final = f"{PREFIX}tasks"
 
 HEADER_MISMATCH: Final = -32020
 MISSING_CAPABILITY: Final = -32021
-UNSUPPORTED_VERSION: Final = -32022
+#: The server does not speak the revision of a request; the error names those that it does.
+UNSUPPORTED_REVISION: Final = -32022
 #: HTTP status of an error; 200 for others.
 _STATUS: Final[Mapping[int, int]] = {
     PARSE_ERROR: 400,
@@ -44,12 +47,11 @@ _STATUS: Final[Mapping[int, int]] = {
     INVALID_PARAMS: 400,
     HEADER_MISMATCH: 400,
     MISSING_CAPABILITY: 400,
-    UNSUPPORTED_VERSION: 400,
+    UNSUPPORTED_REVISION: 400,
     METHOD_NOT_FOUND: 404,
 }
-_PREFIX: Final = "io.modelcontextprotocol/"
-_VERSION_KEY: Final = f"{_PREFIX}protocolVersion"
-_CAPABILITIES_KEY: Final = f"{_PREFIX}clientCapabilities"
+_VERSION_KEY: Final = f"{PREFIX}protocolVersion"
+_CAPABILITIES_KEY: Final = f"{PREFIX}clientCapabilities"
 #: The parameter that the header `Mcp-Name` repeats.
 _NAMED_BY: Final[Mapping[str, str]] = {
     "tools/call": "name",
@@ -136,7 +138,7 @@ class _RequestMeta(
     rename={
         "version": _VERSION_KEY,
         "capabilities": _CAPABILITIES_KEY,
-        "log_level": f"{_PREFIX}logLevel",
+        "log_level": f"{PREFIX}logLevel",
         "progress_token": "progressToken",
     },
 ):
@@ -195,7 +197,7 @@ def stateless_client(request: RpcRequest, headers: Mapping[str, Sequence[str]] |
         _check_headers(request, headers, meta.version)
     if meta.version != STATELESS:
         data = {"supported": [STATELESS], "requested": meta.version}
-        raise RpcError(UNSUPPORTED_VERSION, f"revision {meta.version[:40]!r} is not supported", data)
+        raise RpcError(UNSUPPORTED_REVISION, f"revision {meta.version[:40]!r} is not supported", data)
     return ServedClient(meta.version, meta.capabilities, meta.log_level)
 
 
@@ -247,7 +249,7 @@ class McpGreeting:
 def completed(method: str, result: Mapping[str, Any], description: ServerDescription) -> dict[str, Any]:
     """Return a result with what every result for a stateless client has."""
     whole = {"resultType": "complete", **result}
-    whole["_meta"] = {**result.get("_meta", {}), f"{_PREFIX}serverInfo": description.info}
+    whole["_meta"] = {**result.get("_meta", {}), f"{PREFIX}serverInfo": description.info}
     if method in _CACHEABLE and whole["resultType"] == "complete":
         whole = {"ttlMs": description.ttl_ms, "cacheScope": "private", **whole}
     return whole
@@ -255,7 +257,7 @@ def completed(method: str, result: Mapping[str, Any], description: ServerDescrip
 
 def subscribed(params: Mapping[str, Any], request_id: msgspec.Raw) -> dict[str, Any]:
     """Return the parameters of a notification with the id of the subscription it belongs to."""
-    return {**params, "_meta": {f"{_PREFIX}subscriptionId": request_id}}
+    return {**params, "_meta": {f"{PREFIX}subscriptionId": request_id}}
 
 
 def missing_capability(**required: Any) -> RpcError:
