@@ -17,7 +17,6 @@ from zot.mcp.server_settings import McpSource, named_files
 from zot.questions import DECLINED, QuestionReply
 from zot.tools.base import CallReporter
 from zot.tools.process import Child, Outbox, Processes, Program, Streams
-from zot.tools.sandbox import Sandbox
 from zot.wire.lines import LineSplitter, TooLong
 from zot.wire.mcp import (
     CallAnswered,
@@ -41,6 +40,7 @@ from zot.wire.mcp import (
 if TYPE_CHECKING:
     from zot.mcp.authorization import Browse, ServerTokens
     from zot.providers.base import Transport
+    from zot.tools.sandbox import Sandbox
 
 #: The longest line of a server, and the most bytes that it may leave unread.
 MAX_LINE_BYTES: Final = 32 * 1024 * 1024
