@@ -16,6 +16,7 @@ from acp_turns import editor
 from daemon import daemon
 from growth import endurance, growth
 from installation import ROOT, Installation, install
+from mcp_servers import sleeping_servers
 from measure import Row, table
 from memory import memory
 from questions import extensions
@@ -40,6 +41,7 @@ _MEASUREMENTS: Mapping[str, tuple[Callable[[Sequence[Installation], int], list[R
     "endurance": (endurance, 1),
     "journal": (journal, 10),
     "extensions": (extensions, 8),
+    "mcp": (sleeping_servers, 20),
     "daemon": (daemon, 24),
     "editor": (editor, 24),
     "terminal": (terminal, 10),

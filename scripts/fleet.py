@@ -100,7 +100,13 @@ class Talk:
         self.seqs: list[int] = []
 
     async def run(self, client: zot.Client, until: float, *, pause_s: float) -> None:
-        session = await client.session(self.name)
+        while True:
+            try:
+                session = await client.session(self.name)
+                break
+            except zot.RpcError as problem:
+                self.outcomes[f"not opened: {problem.message[:60]}"] += 1
+                await asyncio.sleep(1.0)
         following = asyncio.create_task(self._follow(session))
         number = 0
         try:

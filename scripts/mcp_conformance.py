@@ -43,9 +43,11 @@ def install() -> bool:
     if mark.exists() and json.loads(mark.read_text()) == list(PACKAGES):
         return True
     PLACE.mkdir(parents=True, exist_ok=True)
-    command = ["npm", "install", "--no-fund", "--no-audit", "--silent", "--prefix", str(PLACE), *PACKAGES]
+    command = ["npm", "install", "--no-fund", "--no-audit", "--silent", "--prefix", str(PLACE)]
+    *others, node = PACKAGES  # Only Node needs its script, which fetches the program.
     try:
-        subprocess.run(command, check=True, timeout=INSTALL_S, stdout=subprocess.DEVNULL)
+        for words in ([node], ["--ignore-scripts", *others]):
+            subprocess.run([*command, *words], check=True, timeout=INSTALL_S, stdout=subprocess.DEVNULL)
     except (OSError, subprocess.SubprocessError) as problem:
         print(f"not run, because they could not be installed: {', '.join(PACKAGES)} ({problem})")
         return False

@@ -382,6 +382,4 @@ class MemoryStore:
 
     async def fork(self, new_id: str, at: int) -> None:
         """Raise UserError: nothing is kept to fork."""
-        raise UserError(
-            "this session is not recorded, so it cannot be forked; start one with a session name (--session NAME)"
-        )
+        raise UserError("this session is not recorded, so it cannot be forked; start one with a session name")

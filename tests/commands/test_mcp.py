@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+from urllib.request import urlopen
 
 import pytest
 
+from mcp_client.web_server import threaded_web_server
 from shell import Shell
 
 SERVER = str(Path(__file__).parents[1] / "mcp_client" / "server.py")
@@ -82,3 +85,89 @@ def test_a_prompt_calls_a_tool_that_is_known_from_a_test(shell: Shell) -> None:
     said = shell.run("--json", script, "--provider", "lab", *flag)
     results = [one for one in map(json.loads, said.out.splitlines()) if one["type"] == "tool_result"]
     assert [one["content"][0]["text"] for one in results] == ["echo: hello"]
+
+
+def rows(shell: Shell) -> dict[str, tuple[str, int | None]]:
+    """Return the state and the number of tools of each server that `zot mcp list` names."""
+    said = map(json.loads, shell.run("mcp", "list", "--json").out.splitlines())
+    return {one["name"]: (one["state"], one["tools"]) for one in said}
+
+
+def test_a_program_is_added_used_switched_off_and_removed(shell: Shell) -> None:
+    assert shell.run("mcp", "add", "s", f"{sys.executable} {SERVER} good", "--env", "A=${NOT_SET:-b}").code == 0
+    assert shell.run("mcp", "add", "s", "other").code == 1
+    assert rows(shell) == {"s": ("usable", None)}
+    assert "s: 3 tools, protocol 2026-07-28" in shell.run("mcp", "test").out
+    assert shell.run("mcp", "disable", "s").out == "disabled s\n"
+    assert rows(shell) == {"s": ("disabled", None)}
+    assert "s: it is disabled" in shell.run("mcp", "call", "s", "echo").err
+    assert shell.run("mcp", "enable", "s").out == "enabled s\n"
+    assert rows(shell) == {"s": ("usable", 3)}
+    assert len(shell.run("mcp", "tools", "--json").out.splitlines()) == 3
+    assert shell.run("mcp", "call", "s", "echo", '{"text": "x"}').out == "echo: x\n"
+    assert "starting " in shell.run("mcp", "logs", "s").out
+    assert shell.run("mcp", "remove", "s").out == "removed s\n"
+    assert "there are no MCP servers" in shell.run("mcp", "list").err
+    for words in (("remove", "s"), ("enable", "s"), ("login", "s"), ("logout", "s")):
+        assert shell.run("mcp", *words).code == 1
+
+
+def test_servers_of_another_program_are_imported(shell: Shell) -> None:
+    file = shell.user / ".cursor" / "mcp.json"
+    file.parent.mkdir()
+    servers = {"my files": {"command": sys.executable, "args": [SERVER]}, "web": {"url": "http://127.0.0.1:1/mcp"}}
+    file.write_text(json.dumps({"mcpServers": servers}))
+    assert "my files, web" in shell.run("mcp", "import").out
+    assert "has no server 'nope'" in shell.run("mcp", "import", str(file), "nope").err
+    assert shell.run("mcp", "import", str(file), "my files").out == "added my-files\n"
+    assert shell.run("mcp", "import", str(file)).out == "added web\n"
+    assert rows(shell) == {"my-files": ("usable", None), "web": ("usable", None)}
+    assert shell.run("mcp", "test", "my-files").code == 0
+
+    more = {
+        "a b": {"command": "x"},
+        "a-b": {"command": "y"},
+        "port": {"command": "x", "env": {"PORT": 1}},
+        "c": {"command": "z"},
+    }
+    file.write_text(json.dumps({"mcpServers": more}))
+    imported = shell.run("mcp", "import", str(file))
+    assert (imported.out, imported.code) == ("added a-b\nadded c\n", 0)
+    assert "a-b: there is a server 'a-b' already" in imported.err
+    assert "port is left out: env" in imported.err
+    file.write_text("{}")
+    assert "lists no servers" in shell.run("mcp", "import", str(file)).err
+
+
+def test_a_failure_is_explained_by_the_list_until_it_is_over(shell: Shell) -> None:
+    with threaded_web_server("bad", "redirects") as web:
+        shell.run("mcp", "add", "w", web.url)
+        assert shell.run("mcp", "test", "w").code == 1
+        assert rows(shell) == {"w": ("failed", None)}
+        assert "w: redirects elsewhere (HTTP 307)" in shell.run("mcp", "list").err
+        assert "redirects elsewhere (HTTP 307)" in shell.run("mcp", "logs", "w").out
+        web.mode = ("new", "json")
+        assert shell.run("mcp", "test", "w").code == 0
+        assert rows(shell) == {"w": ("usable", 1)}
+
+
+def test_a_server_over_http_is_logged_in_to_and_out_of(shell: Shell) -> None:
+    with threaded_web_server("new", "json") as web:
+        web.token = "nobody has this"
+        shell.run("mcp", "add", "w", web.url)
+        assert "zot mcp login w" in shell.run("mcp", "test", "w").err
+        assert shell.run("mcp", "logout", "w").code == 1
+        with shell.start("mcp", "login", "w") as login:
+            assert login.stdout is not None
+            assert login.stderr is not None
+            assert b"open this address to log in" in login.stderr.readline()
+            asked = parse_qs(urlsplit(login.stderr.readline().decode().strip()).query)
+            with urlopen(f"{asked['redirect_uri'][0]}?code=c&state={asked['state'][0]}") as page:
+                assert page.status == 200
+            assert login.stdout.read().decode() == f"logged in to {web.url}\n"
+        assert login.returncode == 0
+        assert (shell.run("mcp", "test", "w").code, rows(shell)) == (0, {"w": ("usable", 1)})
+        assert shell.run("mcp", "call", "w", "echo", '{"text": "x"}').out == "you said x\n"
+        assert "without a new login" in shell.run("mcp", "login", "w").out
+        assert shell.run("mcp", "logout", "w").out == f"forgot the login to {web.url}\n"
+        assert "zot mcp login w" in shell.run("mcp", "test", "w").err

@@ -83,10 +83,11 @@ VALUES = (
     Mistake("completion bsh", "name a shell: zot completion bash, zsh or fish; did you mean bash?", 2),
 )  # fmt: skip
 FILES = (
-    Mistake(f"-p hi {LAB} --cwd $CWD/nowhere", "$CWD/nowhere is not a directory; choose another cwd (--cwd DIR)", 1),
+    Mistake(f"-p hi {LAB} --cwd $CWD/nowhere", "$CWD/nowhere is not a directory; choose another cwd", 1),
     Mistake(f"-p hi {LAB} --script nowhere.lab", "nowhere.lab: no such file", 1),
-    Mistake("-p hi --provider ollama --model x --script bad.lab", "--script needs --provider lab", 1),
-    Mistake(f"-p hi {LAB} --output-schema nowhere.json", "nowhere.json: No such file or directory", 1),
+    Mistake("-p hi --provider ollama --model x --script bad.lab", "script needs the provider lab, not ollama", 1),
+    Mistake(f"-p hi {LAB} --output-schema nowhere.json",
+            "the output schema nowhere.json cannot be read: No such file or directory", 1),
     Mistake(f"-p hi {LAB} --output-schema half.json", "half.json: not JSON: the JSON ends too early", 1),
     Mistake(f"-p hi {LAB} --ext nowhere", "$CWD/nowhere: no such directory", 1),
     Mistake(f"-p hi {LAB} --ext empty", "$CWD/empty is not an extension directory: it has no extension.json", 1),
@@ -219,6 +220,38 @@ def test_a_misspelt_command_of_an_extension_is_not_sent_to_the_model(newcomer: S
     assert (said.out, said.err, said.code) == ("", told, 1)
     assert newcomer.run("-p", " /gret Ada", *flags).code == 0
     assert newcomer.run("-p", "/etc is a directory", *flags).code == 0
+
+
+def test_a_misspelt_session_agent_or_mcp_server_is_suggested(newcomer: Shell) -> None:
+    assert newcomer.run("-p", "!echo hi", "--provider", "lab", "--session", "release-notes").code == 0
+    for line, told in (
+        ("sessions show relaese-notes", "no session matches 'relaese-notes'; did you mean release-notes?"),
+        (
+            "-p hi --provider lab --agent defualt",
+            "no agent 'defualt' in config.toml; known: default; did you mean default?",
+        ),
+        ("mcp tools flies --mcp files=true", "no MCP server is named 'flies'; did you mean files?"),
+    ):
+        said = newcomer.run(*line.split())
+        assert (said.out, said.err, said.code) == ("", f"zot: {told}\n", 1)
+
+
+def test_a_command_of_the_terminal_is_not_sent_to_the_model(newcomer: Shell) -> None:
+    advice = "To send it as a prompt, put a space before the slash\n"
+    for prompt, told in (
+        ("/model opus", "/model is a command of the terminal; here, use: --model ID."),
+        ("/modle", "unknown command /modle; did you mean /model?"),
+    ):
+        said = newcomer.run("-p", prompt, "--provider", "lab")
+        assert (said.out, said.err, said.code) == ("", f"zot: {told} {advice}", 1)
+    assert newcomer.run("-p", " /model", "--provider", "lab").code == 0
+
+
+def test_every_command_of_the_terminal_has_a_counterpart_for_one_prompt() -> None:
+    from zot.serve.once import TERMINAL_COMMANDS
+    from zot.ui.terminal.slash import COMMANDS as TYPED
+
+    assert TERMINAL_COMMANDS.keys() == TYPED.keys()
 
 
 @pytest.mark.parametrize("flags", ["--ext nowhere", "--skill empty", "--tools raed", "--model lab1"])

@@ -76,7 +76,7 @@ def test_no_message_is_explained_twice_and_each_has_an_explanation() -> None:
         ),
         (["rpc", "--config-dir", "/etc/zot"], "--config-dir /etc/zot: no such directory"),
         (["daemon", "--listen", "ws://0.0.0.0:7777"], "ws://0.0.0.0:7777: "),
-        (["attach"], "no daemon is running at "),
+        (["attach"], "No daemon is running at "),
         (["sessions", "show", "x"], "no session matches 'x': "),
         (["host"], "there is no request: the input is empty"),
     ],

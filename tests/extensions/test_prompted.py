@@ -85,7 +85,10 @@ async def test_a_prompt_that_is_a_command_runs_it(tmp_path: Path) -> None:
         assert await asked.run("/ask") == "asked\n"
         assert await asked.run("/nothing") == ""
         assert await asked.run("/fail") == "! cannot"
-        assert await asked.run("/open") == "! /open opens a panel, which cannot be shown without a terminal"
+        assert (
+            await asked.run("/open")
+            == "! /open opens a panel, which needs a terminal: start zot without -p, then type /open"
+        )
         told = [frame for frame in asked.remote.heard if frame["type"] in ("command_invoked", "panel_close")]
     assert (told[0]["name"], told[0]["args"]) == ("tell", "Ada and\nBob")
     assert told[-1] == {"type": "panel_close", "panel_id": "p"}
@@ -140,7 +143,7 @@ async def test_with_events_a_command_is_answered_as_over_rpc(tmp_path: Path) -> 
     for frame in ({"type": "response", "command": "prompt", "success": True}, *rest):
         grammar.take(frame)
     grammar.finish()
-    panel = "/open opens a panel, which cannot be shown without a terminal"
+    panel = "/open opens a panel, which needs a terminal: start zot without -p, then type /open"
     for written, reason in ((failed, "cannot"), (opened, panel)):
         lines, _, told = written.rpartition("! ")
         assert told == reason

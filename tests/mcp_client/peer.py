@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import sys
+
 from mcp.server import MCPServer
 
 app = MCPServer("peer")
@@ -19,4 +22,17 @@ def fail() -> str:
     raise ValueError("no")
 
 
-app.run()
+def serve_http() -> None:
+    """Serve on a free port of the loopback interface, and say which."""
+    import uvicorn
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        print(listening.getsockname()[1], flush=True)
+        config = uvicorn.Config(app.streamable_http_app(), log_level="error")
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+if "http" in sys.argv[1:]:
+    serve_http()
+else:
+    app.run()

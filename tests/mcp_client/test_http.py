@@ -14,6 +14,8 @@ import pytest
 
 from zot.config.flags import McpServer
 from zot.mcp.authorization import Authorization, AuthorizationFailed, ServerTokens, StoredToken, challenge_of
+from zot.mcp.listing import ToolCache
+from zot.mcp.server_connection import McpFailed
 from zot.mcp.server_settings import McpSource
 from zot.providers.http import HttpTransport
 
@@ -86,7 +88,7 @@ async def test_a_login_is_asked_for_stored_and_refreshed(tmp_path: Path) -> None
             await session.prompt("say hi")
             while session.session.state().mcp[0].state != "login":
                 await asyncio.sleep(0.005)
-            assert session.session.state().mcp[0].problem == "it wants a login; run: zot mcp login s"
+            assert session.session.state().mcp[0].problem == "it requires a login; run: zot mcp login s"
         tokens, transport = ServerTokens(str(tmp_path)), HttpTransport({})
         asked: list[dict[str, list[str]]] = []
 
@@ -140,6 +142,45 @@ def test_tokens_are_not_shown() -> None:
 def test_a_challenge_is_read() -> None:
     assert challenge_of('Bearer realm="x", scope="a b",error=insufficient_scope') == {
         "realm": "x", "scope": "a b", "error": "insufficient_scope"}  # fmt: skip
+
+
+#: Bad servers: what they do at the first request, and what `zot mcp list`, the state and the log say.
+ZOO = {
+    "silent": "was not ready within 0.3 s",
+    "endless": "sent 10000 messages in a row that answer nothing",
+    "endless-event": "one event of the stream is longer than 16777216 bytes",
+    "wrong-ids": "closed the connection without an answer",
+    "redirects": "redirects elsewhere (HTTP 307)",
+    "insatiable": "answered with HTTP 401",
+    "lies": "speaks revision '1999-01-01', which zot does not know",
+    "huge-headers": "has too many or too large headers",
+}
+
+
+@pytest.mark.parametrize("mode", ZOO)
+async def test_a_bad_server_is_bounded_and_explained(tmp_path: Path, mode: str) -> None:
+    async with web_server("old" if mode == "wrong-ids" else "bad", mode) as web, stage(tmp_path, web) as session:
+        origin = web.url.removesuffix("/mcp")
+        if mode == "insatiable":  # It refuses even tokens that were refreshed just now.
+            token = StoredToken("a", refresh_token="r", issuer=origin, token_endpoint=f"{origin}/token")
+            ServerTokens(str(tmp_path)).put(web.url, token)
+        if mode == "silent":
+            session.hurry(start_s=0.3)
+        [server] = session.mcp_servers().servers
+        async with asyncio.timeout(60):
+            with pytest.raises(McpFailed) as failed:
+                await server.refresh()
+        assert ZOO[mode] in str(failed.value), failed.value
+        [state] = session.session.state().mcp
+        assert (state.state, state.problem) == ("failed", str(failed.value))
+        assert str(failed.value) in session.log_of()
+        assert len(web.requests) < 20
+        kept = ToolCache(str(tmp_path / "mcp-cache"))
+        assert kept.problem(server.source.digest) == str(failed.value)
+        web.mode = ("new", "json")
+        server._pause_until = 0.0
+        await server.refresh()
+        assert kept.problem(server.source.digest) == ""
 
 
 async def test_a_locked_session_uses_no_address(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,9 +17,22 @@ from .stage import McpStage
 PEER = str(Path(__file__).parent / "peer.py")
 
 
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """The address of the reference implementation over HTTP."""
+    with subprocess.Popen([sys.executable, "-P", PEER, "http"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}/mcp"
+        process.kill()
+
+
 @pytest.mark.parametrize("revision", [STATELESS, WITH_HANDSHAKE])
-async def test_the_reference_implementation_is_understood(tmp_path: Path, revision: str) -> None:
-    peer = McpServer(command=sys.executable, args=("-P", PEER))
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+async def test_the_reference_implementation_is_understood(
+    tmp_path: Path, address: str, transport: str, revision: str
+) -> None:
+    program = McpServer(command=sys.executable, args=("-P", PEER))
+    peer = program if transport == "stdio" else McpServer(url=address)
     async with McpStage(tmp_path, mcp={"s": peer}) as stage:
         [server] = stage.mcp_servers().servers
         server.revision = revision if revision == WITH_HANDSHAKE else ""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 TOOLS = [
@@ -53,6 +54,16 @@ class WebServer:
     async def answer(self, writer: Any, method: str, path: str, headers: dict[str, str], body: Any) -> None:
         if path != "/mcp":
             await self.authorize(writer, path, body)
+        elif "silent" in self.mode:
+            return
+        elif "endless" in self.mode:
+            await send_endlessly(writer, b'data: {"jsonrpc":"2.0","method":"notifications/message"}\n\n' * 500)
+        elif "endless-event" in self.mode:
+            await send_endlessly(writer, b"data: " + b"x" * 65536 + b"\n")
+        elif "insatiable" in self.mode:
+            await send(writer, 401, {}, {"www-authenticate": "Bearer"})
+        elif "huge-headers" in self.mode:
+            await send(writer, 200, {}, {"x-huge": "y" * 2_000_000})
         elif self.token and headers.get("authorization") != f"Bearer {self.token}":
             await send(writer, 401, {}, {"www-authenticate": 'Bearer scope="all"'})
         elif "redirects" in self.mode:
@@ -70,8 +81,10 @@ class WebServer:
     async def message(self, writer: Any, body: dict[str, Any]) -> None:
         more: dict[str, str] = {}
         match body.get("method"):
+            case "initialize" if "lies" in self.mode:
+                result: dict[str, Any] = {"protocolVersion": "1999-01-01", "capabilities": {}}
             case "server/discover" if "new" in self.mode:
-                result: dict[str, Any] = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
+                result = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
             case "initialize" if "old" in self.mode:
                 self.sessions += 1
                 more = {"mcp-session-id": f"session-{self.sessions}"}
@@ -93,7 +106,8 @@ class WebServer:
                 error = {"jsonrpc": "2.0", "id": body["id"], "error": {"code": -32601, "message": "what?"}}
                 await send(writer, 404 if "new" in self.mode else 200, error)
                 return
-        answer = {"jsonrpc": "2.0", "id": body["id"], "result": {"resultType": "complete", **result}}
+        number = 999 if "wrong-ids" in self.mode else body["id"]
+        answer = {"jsonrpc": "2.0", "id": number, "result": {"resultType": "complete", **result}}
         if "sse" in self.mode:
             note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {}}
             data = f"event: message\ndata: {json.dumps(note)}\n\ndata: {json.dumps(answer)}\n\n".encode()
@@ -129,6 +143,14 @@ async def send(writer: Any, status: int, body: Any, headers: dict[str, str] | No
     await writer.drain()
 
 
+async def send_endlessly(writer: Any, event: bytes) -> None:
+    """Send events until the client leaves."""
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+    for _ in range(1_000_000):
+        writer.write(event)
+        await writer.drain()
+
+
 @asynccontextmanager
 async def web_server(*mode: str) -> AsyncIterator[WebServer]:
     server = WebServer(*mode)
@@ -138,3 +160,26 @@ async def web_server(*mode: str) -> AsyncIterator[WebServer]:
         yield server
     finally:
         listening.close()
+
+
+@contextmanager
+def threaded_web_server(*mode: str) -> Iterator[WebServer]:
+    """The same in a thread, for tests that block while they wait for another process."""
+    started, made = threading.Event(), list[tuple[WebServer, asyncio.AbstractEventLoop, asyncio.Event]]()
+
+    async def serve() -> None:
+        over = asyncio.Event()
+        async with web_server(*mode) as server:
+            made.append((server, asyncio.get_running_loop(), over))
+            started.set()
+            await over.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert started.wait(30)
+    server, loop, over = made[0]
+    try:
+        yield server
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join()

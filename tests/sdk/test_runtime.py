@@ -519,11 +519,13 @@ async def test_a_budget_that_is_used_up_is_raised_with_its_facts(tmp_path: Path)
         ({"provider": "lab", "model": "x"}, "unknown model 'x'"),
         ({"provider": "anthropic", "env": {}}, "set ANTHROPIC_API_KEY, or run: zot login anthropic. The provider lab"),
         ({"provider": "lab", "tools": ("hammer",)}, "unknown tool 'hammer'; known: bash, edit, read, skill, write"),
+        ({"mcp": {"files": {"comand": "x"}}}, "mcp['files'] comand: unknown setting; did you mean command?"),
+        ({"ext_deadlines": {"helo": 1}}, "a key of ext_deadlines cannot be 'helo'; use one of: command, "),
         ({"provder": "lab"}, "provder is not a setting; did you mean provider?"),
         ({"provider": "labb"}, "unknown provider 'labb'; known: anthropic, "),
         ({"provider": "lab", "reasoning": "much"}, "reasoning cannot be 'much'; use one of: high, low, medium, off"),
         ({"provider": "lab", "cwd": "/no/such/place"}, "/no/such/place is not a directory; choose another cwd"),
-        ({"provider": "anthropic", "api_key": "k", "script": "x"}, "--script needs --provider lab"),
+        ({"provider": "anthropic", "api_key": "k", "script": "x"}, "script needs the provider lab, not anthropic"),
     ],
 )
 async def test_a_wrong_setting_is_named(settings: dict[str, Any], problem: str) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from editor import Editor, Frame, of_kind, said, updates
 from harness import PATIENCE_S, at_rest, environment, eventually
+from mcp_client.web_server import threaded_web_server
 from zot.journal.journal import Journal
 
 if TYPE_CHECKING:
@@ -110,20 +111,54 @@ def test_mcp_servers_of_the_client_are_used(editors: Start) -> None:
     editor.initialize()
     server = {"name": "My server!", "command": sys.executable, "args": [str(SERVER)], "env": []}
     session = editor.call("session/new", cwd=str(editor.cwd), mcpServers=[server])["sessionId"]
-    arguments = json.dumps({"a": 40, "b": 2})
-    for _ in range(200):  # Its tools are known once it runs.
-        _, found = editor.prompt(session, f"!script call mcp__My-server__add {arguments} ;; --- ;; say done")
+    assert "42" in until_completed(editor, session, "mcp__My-server__add", a=40, b=2)
+
+
+def until_completed(editor: Editor, session: str, tool: str, **arguments: Any) -> str:
+    """Call a tool until it is known, which is once its server runs; return the text of its result."""
+    for _ in range(200):
+        _, found = editor.prompt(session, f"!script call {tool} {json.dumps(arguments)} ;; --- ;; say done")
         end = of_kind(found, "tool_call_update")[-1]
         if end["status"] == "completed":
-            break
+            return str(end["content"][0]["content"]["text"])
         editor.prompt(session, "!bash sleep 0.05")
-    assert "42" in end["content"][0]["content"]["text"]
+    raise AssertionError(f"{tool} did not become known")
+
+
+def test_an_mcp_server_of_the_client_over_http_is_used_without_expanding_variables(editors: Start) -> None:
+    editor = editors()
+    assert editor.initialize()["agentCapabilities"]["mcpCapabilities"] == {"http": True, "sse": False}
+    with threaded_web_server("new", "json") as web:
+        headers = [{"name": "X-Own", "value": "${ZOT_HOME}"}]
+        server = {"type": "http", "name": "web", "url": web.url, "headers": headers}
+        session = editor.call("session/new", cwd=str(editor.cwd), mcpServers=[server])["sessionId"]
+        assert "you said hi" in until_completed(editor, session, "mcp__web__echo", text="hi")
+        assert {headers["x-own"] for _, _, headers, _ in web.requests} == {"${ZOT_HOME}"}
+        editor.call("session/close", sessionId=session)
+
+
+def test_prompts_of_mcp_servers_are_commands(editors: Start) -> None:
+    editor = editors("--mcp", f"s={sys.executable} {ASKING_SERVER} rich")
+    session = editor.new()
+    editor.prompt(session, "!script say hi")
+    while not any(
+        {"name": "s:review", "description": "Look"} in one["availableCommands"]
+        for one in of_kind(updates(editor.frames), "available_commands_update")
+    ):
+        editor.read()
+    assert editor.prompt(session, "/s:review tests")[0] == "end_turn"
+    editor.frames.clear()
+    editor.call("session/load", sessionId=session, cwd=str(editor.cwd), mcpServers=[])
+    prompts = [one["content"]["text"] for one in of_kind(updates(editor.frames), "user_message_chunk")]
+    assert prompts == ["!script say hi", "Review {'what': 'tests'}"]
 
 
 @pytest.mark.parametrize(
     "server",
     [
         {"type": "sse", "name": "x", "url": "http://127.0.0.1:1/", "headers": []},
+        {"type": "http", "name": "x", "url": "file:///etc/passwd", "headers": []},
+        {"type": "http", "name": "x", "url": "http://127.0.0.1:1/", "headers": [{"name": "a", "value": "b\r\nc: d"}]},
         {"name": "x", "command": "", "args": [], "env": []},
         {"name": "x", "command": "a\0b", "args": [], "env": []},
         {"name": "x", "command": 1},
@@ -287,10 +322,12 @@ def test_a_prompt_can_steer_the_running_one(editors: Start) -> None:
     while not of_kind(updates(editor.frames), "tool_call"):
         editor.read()
     second = editor.start(session, "!echo steered", _meta={"zot": {"steer": True}})
+    editor.call("session/list")  # Now the message waits for the end of the tool call.
     with open(editor.cwd / "fifo", "w") as fifo:
         fifo.write("go\n")
     assert [editor.answer_of(number)["result"]["stopReason"] for number in (first, second)] == ["end_turn"] * 2
     assert "steered" in said(updates(editor.frames))
+    assert not of_kind(updates(editor.frames), "user_message_chunk")  # The editor shows its own messages.
 
 
 def test_two_sessions_run_side_by_side(editors: Start) -> None:

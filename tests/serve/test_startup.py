@@ -59,12 +59,12 @@ WRONG = {
     "unknown reasoning": (["--provider", "lab", "--reasoning", "deep"], r"--reasoning deep: must be one of off, low"),
     "no rule": (["--policy", "bogus"], r"--policy bogus: 'bogus' is not a rule; write TOOL"),
     "neither on nor off": (["--auto-compact", "maybe"], r"--auto-compact maybe: must be one of on, off"),
-    "no key": (["--provider", "anthropic"], r"no key for anthropic: set ANTHROPIC_API_KEY.*--provider lab"),
+    "no key": (["--provider", "anthropic"], r"no key for anthropic: set ANTHROPIC_API_KEY.*provider lab"),
     "a missing directory": (["--provider", "lab", "--cwd", "nowhere"], r"nowhere is not a directory"),
     "a missing script": (["--provider", "lab", "--script", "nowhere.lab"], r"nowhere\.lab"),
     "a script for another provider": (
         ["--provider", "anthropic", "--api-key", "none", "--script", "broken.lab"],
-        r"--script needs --provider lab",
+        r"script needs the provider lab",
     ),
     "a broken configuration": (["--config-dir", "broken"], r"config\.toml: "),
     "an unknown setting": (["--config-dir", "unknown"], r"config\.toml: .*colour"),
@@ -117,9 +117,7 @@ def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
         capture_output=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, b"")
-    assert done.stderr.decode().splitlines() == [
-        "zot: the current directory no longer exists; choose another cwd (--cwd DIR)"
-    ]
+    assert done.stderr.decode().splitlines() == ["zot: the current directory no longer exists; choose another cwd"]
 
 
 def test_a_configuration_is_read_and_a_flag_wins_over_it(directory: Path) -> None:
@@ -389,3 +387,46 @@ def test_a_daemon_greets_before_it_loads_what_any_other_method_needs(tmp_path: P
         "zot.wire.daemon", "zot.wire.jsonrpc", "zot.wire.lines", "zot.wire.spelling",
     }  # fmt: skip
     assert {name for name in loaded if name.startswith("zot.")} - needed == set()
+
+
+@pytest.mark.parametrize(
+    ("argv", "given"),
+    [
+        (("rpc",), b'{"type":"prompt","message":"!script say hi"}\n'),
+        (("-p", "!script say hi"), b""),
+        (
+            ("host",),
+            b'{"protocol_version":1,"type":"run","request_id":"r","session_id":"s","agent":"default",'
+            b'"prompt":"!script say hi"}\n',
+        ),
+    ],
+    ids=["rpc", "print", "host"],
+)
+def test_without_servers_no_module_of_mcp_is_loaded(tmp_path: Path, argv: tuple[str, ...], given: bytes) -> None:
+    flags = ("--provider", "lab", "--cwd", str(tmp_path))
+    loaded = loaded_at("write", *argv, *flags, given=given, ZOT_HOME=str(tmp_path / "home"))
+    assert "zot.agent.loop" in loaded
+    assert of_mcp(loaded) == []
+
+
+def test_without_servers_the_daemon_loads_no_module_of_mcp(tmp_path: Path) -> None:
+    argv = [sys.executable, "-X", "importtime", "-m", "zot", "daemon", "--provider", "lab"]
+    env = environment({"ZOT_HOME": str(tmp_path)})
+    with subprocess.Popen(argv, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as daemon:
+        assert daemon.stderr is not None
+        said = list[str]()
+        for line in daemon.stderr:
+            said.append(line)
+            if "listens at" in line:
+                break
+        daemon.terminate()
+        said += daemon.stderr
+    loaded = {line.rpartition("|")[2].strip() for line in said}
+    assert "zot.serve.daemon" in loaded
+    assert of_mcp(loaded) == []
+
+
+def of_mcp(loaded: set[str]) -> list[str]:
+    """Return the modules of MCP and of questions to the user."""
+    strange = ("zot.mcp", "zot.wire.mcp", "zot.runtime.mcp", "zot.questions", "zot.agent.pending_questions")
+    return [name for name in sorted(loaded) if name.startswith(strange)]

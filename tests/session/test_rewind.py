@@ -518,6 +518,6 @@ def test_a_client_rewinds_and_the_next_prompt_waits(kept: Callable[..., Zot], wo
 def test_a_client_gets_the_reason_it_cannot_rewind(zot: Callable[..., Zot]) -> None:
     process = zot("--provider", "lab")
     assert process.ask({"type": "rewind", "messages": 0})["error"] == (
-        "this session is not recorded, so it cannot be rewound; start one with a session name (--session NAME)"
+        "this session is not recorded, so it cannot be rewound; start one with a session name"
     )
     assert "messages" in process.ask({"type": "rewind", "messages": -1})["error"]

@@ -316,7 +316,7 @@ class PendingApprovals:
         StoreFailed.
         """
         if decision not in get_args(Decision):
-            raise UserError(f"{decision!r} is not a decision; it is one of {', '.join(get_args(Decision))}")
+            raise UserError(f"{decision!r} is not a decision; use one of: {', '.join(get_args(Decision))}")
         waiting = self._open
         if waiting is None or waiting.request.id != request_id or waiting.outcome.done() or waiting.is_taken:
             raise UserError(f"no approval request {request_id!r} is waiting: {self._reason_closed(request_id)}")

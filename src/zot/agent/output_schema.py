@@ -58,7 +58,7 @@ def load(path: str) -> Expected:
     try:
         schema = files.load(path, msgspec.json.decode)
     except FileNotFoundError as problem:
-        raise ConfigError(f"{path}: {problem.strerror}") from None
+        raise ConfigError(f"the output schema {path} cannot be read: {problem.strerror}") from None
     except MalformedFile as problem:
         raise ConfigError(f"{path}: not JSON: {problem.reason}") from None
     try:

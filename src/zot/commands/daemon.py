@@ -49,7 +49,7 @@ Manage the running daemon with: zot daemon status, stop, logs, audit, token.""",
         ("zot daemon --listen ws://127.0.0.1:7777", "Also serve WebSocket clients on this machine."),
     ),
     {
-        0: "It was told to stop.",
+        0: "A signal or `zot daemon stop` ended it.",
         1: "It could not start, or could not record sessions any more.",
         2: "Wrong usage.",
         3: "Another daemon serves this socket.",

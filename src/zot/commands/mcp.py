@@ -94,9 +94,10 @@ def _list(request: CommandRequest) -> int:
     cache, rows = _cache(config), []
     for one in _found(config):
         cached = cache.get(one.digest) if one.runs else None
-        state = "disabled" if not one.enabled else "unusable" if one.problem else "usable"
+        problem = one.problem or (cache.problem(one.digest) if one.runs else "")
+        state = "disabled" if not one.enabled else "unusable" if one.problem else "failed" if problem else "usable"
         tools = None if cached is None else len(cached.tools)
-        rows.append(McpRow(one.name, state, tools, one.label, one.origin or "config", one.problem))
+        rows.append(McpRow(one.name, state, tools, one.label, one.origin or "config", problem))
     if request.json:
         for row in rows:
             write_json(row)
@@ -111,7 +112,8 @@ def _list(request: CommandRequest) -> int:
     write(aligned(table))
     for row in rows:
         if row.problem:
-            print_note(f"{row.name}: {row.problem}")
+            more = f"; its log: zot mcp logs {row.name}" if row.state == "failed" else ""
+            print_note(f"{row.name}: {printable(row.problem)}{more}")
     return 0
 
 
@@ -227,7 +229,7 @@ def _logs(request: CommandRequest) -> int:
     kept = data_directory(config)
     path = log_path(kept or "", _named(config, name).name, "mcp")
     if kept is None or (not os.path.exists(path) and not request.settings.get("follow")):
-        raise UserError(f"no log of {name!r} exists: it has not been started yet")
+        raise UserError(f"no log of {name!r} exists: it has not been started yet; start it with: zot mcp test {name}")
     if request.settings.get("follow"):
         return follow_log(path, _write)
     _write(read(path))
@@ -282,7 +284,7 @@ def _add(request: CommandRequest) -> int:
     given = {key: dict(request.settings.get(key) or ()) for key in ("env", "header")}
     server = replace(server, env=given["env"], headers=given["header"])
     add_server(_directory(request), name, server)
-    write(f"added {name}; zot mcp test {name} starts it once\n")
+    write(f"added {name}; try it with: zot mcp test {name}\n")
     return 0
 
 
@@ -320,16 +322,23 @@ def _import(request: CommandRequest) -> int:
         return _importable()
     path, *names = request.words
     found = read_servers(path)
-    if unknown := next((name for name in names if name not in found), None):
-        raise UserError(f"{path} has no server {unknown!r}{did_you_mean(unknown, found)}")
-    known, added = _config(request).mcp, 0
-    for name in names or found:
+    listed = [*found.usable, *found.problems]
+    if unknown := next((name for name in names if name not in listed), None):
+        raise UserError(f"{path} has no server {unknown!r}{did_you_mean(unknown, listed)}")
+    if not listed:
+        raise UserError(f"{path} lists no servers")
+    known, added = set(_config(request).mcp), 0
+    for name in names or listed:
+        if name in found.problems:
+            print_note(f"{name} is left out: {found.problems[name]}")
+            continue
         safe = re.sub(r"[^A-Za-z0-9-]+", "-", name).strip("-")[:32] or "server"
         if safe in known:
             print_note(f"{name}: there is a server {safe!r} already")
             continue
-        add_server(_directory(request), safe, found[name].settings())
+        add_server(_directory(request), safe, found.usable[name])
         write(f"added {safe}\n")
+        known.add(safe)
         added += 1
     return 0 if added else FAILED
 
@@ -342,8 +351,8 @@ def _importable() -> int:
             servers = read_servers(path)
         except UserError:
             continue
-        if servers:
-            rows.append((printable(path), printable(", ".join(servers))))
+        if servers.usable:
+            rows.append((printable(path), printable(", ".join(servers.usable))))
     if len(rows) == 1:
         print_note("no servers of other programs were found; name a file: zot mcp import FILE")
         return 0
@@ -356,7 +365,7 @@ def _login(request: CommandRequest) -> int:
     config, (name,) = _config(request), request.words
     source = _named(config, name)
     if not source.url:
-        raise UserError(f"{name} is a program, not an address: it needs no login")
+        raise UserError(f"{name} is a program, not an address, so it needs no login")
     is_new = asyncio.run(_log_in(config, source))
     write(f"logged in to {source.label}\n" if is_new else f"{source.label} accepts requests without a new login\n")
     return 0
@@ -408,7 +417,7 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-GROUP = CommandGroup("zot mcp", "Manage MCP servers: programs that offer tools to the model.", (
+GROUP = CommandGroup("zot mcp", "Manage MCP servers: programs and web services that offer tools to the model.", (
     Subcommand("serve", "", "Serve the agent to an MCP client, as the tools zot and zot_reply.", "mcp_serve.run",
                flags=SERVE_FLAGS),
     Subcommand("list", "", "List the servers, and why one cannot be used.", _list, flags=_FLAGS),
@@ -425,12 +434,12 @@ GROUP = CommandGroup("zot mcp", "Manage MCP servers: programs that offer tools t
     Subcommand("import", "[FILE [NAME...]]", "Copy servers of another program to config.toml; without FILE, list them.",
                _import, (0, 100), _FLAGS),
     Subcommand("login", "NAME", "Log in to a server over HTTP, with a browser.", _login, (1, 1), _FLAGS),
-    Subcommand("logout", "NAME", "Forget the login to a server.", _logout, (1, 1), _FLAGS),
-    Subcommand("test", "[NAME...]", "Start servers, ask for their tools, and keep those in the cache.", _test, (0, 100),
+    Subcommand("logout", "NAME", "Delete the login to a server.", _logout, (1, 1), _FLAGS),
+    Subcommand("test", "[NAME...]", "Start servers, and cache the list of their tools.", _test, (0, 100),
                _FLAGS),
     Subcommand("tools", "[NAME...]", "Show the tools of servers.", _tools, (0, 100), _FLAGS),
-    Subcommand("call", "NAME TOOL [JSON]", "Call a tool with these arguments. It takes effect.", _call, (2, 3), _FLAGS),
-    Subcommand("logs", "NAME", "Print the log of a server: its standard error, and notes of zot.", _logs, (1, 1), (
+    Subcommand("call", "NAME TOOL [JSON]", "Call a tool for real, with these arguments.", _call, (2, 3), _FLAGS),
+    Subcommand("logs", "NAME", "Print the log of a server: its standard error, and zot's notes.", _logs, (1, 1), (
         Flag("--follow", "Keep printing new lines until interrupted.", short="-f"), *_FLAGS,
     )),
     Subcommand("trust", "", f"Trust the project's {MCP_FILE}, as it is now.", _trust, flags=_FLAGS),

@@ -27,7 +27,7 @@ MANUAL = flags.Manual(
     "zot mcp serve",
     "Serve the agent to an MCP client on standard input and output: tools zot and zot_reply. Sessions are recorded.",
     FLAGS,
-    (flags.Flag("--json", "Accepted, as by the other subcommands: the output is JSON in any case."),),
+    (flags.Flag("--json", "Accepted for consistency with the other subcommands; the output is always JSON."),),
     (
         ("zot mcp serve", "The command to enter in the client's settings."),
         ("zot mcp serve --provider lab", "Serve the scripted model, to try a client without a key."),
@@ -71,7 +71,7 @@ def _serve(settings: dict[str, Any]) -> int:
     check_settings(config)  # A missing key is reported by the first call, so that the client can show it.
     if os.isatty(0):
         sys.stderr.write(
-            "zot: this speaks JSON-RPC to an MCP client, and Ctrl-D ends it; zot -p PROMPT answers people\n"
+            "zot: mcp serve speaks JSON-RPC with an MCP client; Ctrl-D ends it. To ask the agent: zot -p PROMPT\n"
         )
     leave_on_signals()
     incoming, outgoing = claim()

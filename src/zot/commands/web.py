@@ -157,7 +157,9 @@ def _offer(request: CommandRequest, url: str, data_dir: str, roles: tuple[str, .
 
         write(f"{rendered(matrix(link))}\n")
         if _is_here(url):
-            print_note(f"{url} is an address of this machine alone; --url names one that other devices reach")
+            print_note(
+                f"{url} is an address that only this machine reaches; name one for other devices with: --url URL"
+            )
     write(f"{link}\n")
     sys.stdout.flush()
     print_note(f"open this link within {CODE_S / 60:.0f} minutes; it works once, and lets a browser {', '.join(roles)}")
@@ -307,20 +309,20 @@ def _port(text: str) -> int:
 
 _JSON = Flag("--json", "Print JSON.")
 _PAIRING = (
-    Flag("--name", "Call the device this (default: random).", value="NAME"),
+    Flag("--name", "Give the device this name (default: random).", value="NAME"),
     Flag("--role", "Grant only view, prompt, approve or self_approve (default: all four).", value="ROLE", many=True),
 )
 GROUP = CommandGroup("zot web", "Open the dashboard of the daemon in a browser. `zot web` alone is `zot web start`.", (
     Subcommand("start", "", "Find or start the daemon and print a one-time pairing link.", start, flags=(
         Flag("--open", "Open the link in the browser instead of printing it."),
-        Flag("--port", f"Let a daemon that is started listen there (default: {DEFAULT_PORT}).", value="PORT",
+        Flag("--port", f"Listen at this port if a daemon must be started (default: {DEFAULT_PORT}).", value="PORT",
              parse=_port),
         *_PAIRING,
     )),
     Subcommand("pair", "", "Print a one-time pairing link for another browser; on a terminal, also as a QR code.", pair,
                flags=(
         *_PAIRING,
-        Flag("--url", "Name the dashboard as that browser reaches it, such as https://box.example/web/.", value="URL",
+        Flag("--url", "Use this address of the dashboard, such as https://box.example/web/.", value="URL",
              parse=_dashboard_url),
     )),
     Subcommand("status", "", "Show where the dashboard is, and how many devices are paired.", status, flags=(_JSON,)),

@@ -25,11 +25,11 @@ MANUAL = flags.Manual(
     "zot worker",
     """\
 Run the prompts of sessions that are in PostgreSQL. Clients talk to a gateway: zot daemon with the same --store.
-On SIGTERM it finishes its runs; those that wait for an approval are left to another worker.""",
+On SIGTERM it finishes its runs; another worker continues those that wait for an approval.""",
     (*_OWN_FLAGS, *(flag for flag in AGENT_FLAGS if flag.name not in _GATEWAYS)),
     FOREIGN_FLAGS,
     (("zot worker --store postgresql://zot@db/sessions", "Run prompts of the default pool."),),
-    {0: "It was asked to end.", 1: "It could not start.", 2: "Wrong usage."},
+    {0: "A signal ended it, and its runs have finished.", 1: "It could not start.", 2: "Wrong usage."},
 )
 
 

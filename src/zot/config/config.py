@@ -25,7 +25,7 @@ from zot.config.flags import (
     switch,
 )
 from zot.config.vendors import KEY_NAMES, VENDORS, ApiName, same_address
-from zot.encoding import explain, thread_safe_type
+from zot.encoding import thread_safe_type
 from zot.errors import ABSENT, ConfigError, NoSuchAgent, UsageError
 from zot.text import did_you_mean
 
@@ -222,7 +222,7 @@ AGENT_FLAGS: Sequence[Flag] = (
          advanced=True),
     Flag("--unsandboxed-ext", "Run extensions that declare permissions even without bubblewrap to enforce them.",
          group="Extensions and skills", advanced=True),
-    Flag("--mcp", "Offer the tools of this MCP server, such as files='mcp-files --root .'.",
+    Flag("--mcp", "Offer the tools of this MCP server, such as files='mcp-files --root .' or docs=URL.",
          value="NAME=COMMAND", parse=mcp_server, many=True, group="Extensions and skills"),
     Flag("--skill", "Load the skill in this directory (a SKILL.md).",
          value="DIR", many=True, setting="skills", group="Extensions and skills", advanced=True),
@@ -577,9 +577,6 @@ def checked(settings: Mapping[str, Any], base: Config | None = None) -> Config:
     try:
         return msgspec.convert({**fields, **settings, **paths}, thread_safe_type(Config))
     except msgspec.ValidationError as problem:
-        words = explain(problem)
-        if str(problem).startswith("Invalid enum value"):
-            from zot.config.file import choices  # Imported lazily: only mistakes need it.
+        from zot.config.file import wrong_setting  # Imported lazily: only mistakes need it.
 
-            words += f"; use one of: {', '.join(choices(Config, words.partition(' ')[0]))}"
-        raise ConfigError(words) from None
+        raise ConfigError(wrong_setting(Config, {**settings, **paths}, problem)) from None

@@ -13,7 +13,7 @@ import msgspec.inspect as types
 
 from zot.config.flags import MAX_SECONDS, MCP_NAME_RULE, DeadlineName, Dollars, McpServer, Seconds, is_mcp_name
 from zot.config.vendors import ApiName
-from zot.encoding import explain_validation, thread_safe_type
+from zot.encoding import explain, explain_validation, thread_safe_type
 from zot.errors import ConfigError, InvalidConfigFile, MalformedFile
 from zot.files import is_there, load
 from zot.text import did_you_mean, printable
@@ -208,6 +208,22 @@ def _described(name: str, problem: str, kind: type[msgspec.Struct]) -> str:
     if problem.startswith("Invalid enum value"):
         words += f"; use one of: {', '.join(choices(kind, name))}"
     return words
+
+
+def wrong_setting(kind: type[msgspec.Struct], settings: Mapping[str, object], problem: msgspec.ValidationError) -> str:
+    """Return in words what is wrong with ``settings``, for which msgspec has raised ``problem``."""
+    for name, value in settings.items():
+        try:
+            msgspec.convert({name: value}, thread_safe_type(kind))
+        except msgspec.ValidationError as found:
+            if name == "mcp" and isinstance(value, dict):
+                problems: list[str] = []
+                for server, table in value.items():
+                    _table(f"mcp[{server!r}]", table, McpServer, problems)
+                if problems:
+                    return problems[0]
+            return _described(name, str(found), kind)
+    return explain(problem)
 
 
 def choices(kind: type[msgspec.Struct], name: str) -> tuple[str, ...]:

@@ -287,6 +287,10 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return f"McpServer(command={self.command!r})"
 
 
+class LiteralMcpServer(McpServer, frozen=True, kw_only=True):
+    """MCP server that a client passes: `${NAME}` stays as it is, so that a client reads no variable of zot."""
+
+
 def mcp_server(text: str) -> tuple[str, McpServer]:
     """Parse NAME=COMMAND, a server with its arguments, or NAME=URL. Raise ValueError."""
     import shlex  # Imported lazily: few name a server.

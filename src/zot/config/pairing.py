@@ -58,7 +58,7 @@ def open_pairing(token_path: str, *, name: str, roles: Sequence[str], now: float
     check_name(given)
     with directory_lock(os.path.dirname(token_path)):
         if given in {one.name for one in read_scoped(scoped_path_beside(token_path))}:
-            raise UserError(f"there is a device {name!r} already; revoke it, or choose another name")
+            raise UserError(f"there is a device {name!r} already; choose another name, or run: zot web revoke {name}")
         kept = _open_at(token_path, now)[-_MAX_CODES + 1 :]
         _write(token_path, (*kept, Pairing(digest_of(code.encode()), given, (*roles,), now + CODE_S)))
     return code

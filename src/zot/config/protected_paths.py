@@ -39,6 +39,8 @@ PROTECTED: Final[dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 #: Only in the working directory itself: with this file, git takes any directory for a repository.
 _AT_THE_TOP: Final = ("HEAD",)
+#: Characters that some file systems of macOS leave out when they compare names.
+_IGNORED: Final = dict.fromkeys((*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF))
 #: Refused to file tools as a whole, since no model needs to write there. A command runs git, so for it a directory of
 #: this name is protected in part. A file of this name, or a new directory, would lead git to any configuration.
 REPOSITORY: Final = ".git"
@@ -69,9 +71,10 @@ def protected_paths(more: Sequence[str] = ()) -> tuple[str, ...]:
 def protection_of(path: str, more: Sequence[str] = ()) -> str:
     """Return the protected path that contains ``path``, which is relative to the working directory; "" if none does.
 
-    Upper and lower case count as equal, as on some file systems. The user's and those at the top count at the top only.
+    Upper and lower case count as equal, and some characters do not count, as on some file systems. The user's and those
+    at the top count at the top only.
     """
-    names = path.casefold().split("/")
+    names = path.translate(_IGNORED).casefold().split("/")
     for one in (*_AT_THE_TOP, *more):
         wanted = one.strip("/").casefold().split("/")
         if names[: len(wanted)] == wanted:

@@ -25,13 +25,13 @@ _ENABLED = re.compile(r"^\s*enabled\s*=")
 def add_server(directory: str, name: str, server: McpServer) -> None:
     """Add a table. Raise UserError if there is one, ConfigError, OSError."""
     if not is_mcp_name(name):
-        raise UserError(f"{name!r} is no name for a server: {MCP_NAME_RULE}")
+        raise UserError(f"{name!r} is not a valid server name: {MCP_NAME_RULE}")
     usual = McpServer()
     values = {key: value for key in server.__struct_fields__ if (value := getattr(server, key)) != getattr(usual, key)}
 
     def edit(text: str, tables: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         if name in tables:
-            raise UserError(f"there is a server {name!r} already; zot mcp remove {name} removes it")
+            raise UserError(f"there is a server {name!r} already; remove it with: zot mcp remove {name}")
         lines = [f"{key} = {_written(value)}" for key, value in values.items()]
         gap = "" if not text or text.endswith("\n\n") else "\n" if text.endswith("\n") else "\n\n"
         return f"{text}{gap}[mcp.{name}]\n" + "".join(f"{line}\n" for line in lines), {
@@ -96,7 +96,7 @@ def _change(directory: str, edit: Callable[[str, dict[str, Any]], tuple[str, dic
 def _block(text: str, tables: Mapping[str, Any], name: str) -> tuple[list[str], list[int]]:
     """Return the lines of a file, and the numbers of those that are a server's table."""
     if name not in tables:
-        raise UserError(f"config.toml has no server {name!r}; zot mcp list shows where servers come from")
+        raise UserError(f"config.toml has no server {name!r}; list the servers with: zot mcp list")
     lines, block, is_inside = re.split(r"(?<=\n)", text), [], False
     for number, line in enumerate(lines):
         if (header := _HEADER.match(line)) is not None:

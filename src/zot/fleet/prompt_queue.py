@@ -33,7 +33,8 @@ _RETRY_S = 0.3
 
 
 class QueuedPrompt(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt on its way to a worker. Its first event has the ``prompt_id`` and a number above ``after``."""
+    """A prompt on its way to a worker. Its first event has the ``prompt_id``, a number above ``after``, and is in a run
+    after ``after_run``."""
 
     session_id: str
     text: str
@@ -41,6 +42,7 @@ class QueuedPrompt(msgspec.Struct, frozen=True, kw_only=True):
     prompt_id: str
     by: str = ""
     after: int = 0
+    after_run: int = 0
 
 
 #: Runs a prompt to its end, given its job's number.

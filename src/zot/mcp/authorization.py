@@ -46,6 +46,10 @@ class AuthorizationFailed(Exception):
     """A login or a refresh failed; the message is for people."""
 
 
+class LoginNeeded(AuthorizationFailed):
+    """A person has to log in, and nobody can be asked now."""
+
+
 class StoredToken(msgspec.Struct, frozen=True, omit_defaults=True):
     """The tokens for one server, and the facts needed to refresh them."""
 
@@ -193,7 +197,7 @@ class Authorization:
     async def challenged(self, sent: str, status: int, challenge: Mapping[str, str]) -> bool:
         """Handle a refusal of a request with the header ``sent``. True if it should be sent again.
 
-        Raise AuthorizationFailed if a person has to log in.
+        Raise LoginNeeded if a person has to log in, AuthorizationFailed if that failed.
         """
         if "authorization" in self._source.headers:
             return False
@@ -207,9 +211,9 @@ class Authorization:
             if known is not None and known.refresh_token and not wants_more and await self._refreshed(known):
                 return True
             if self._browse is None:
-                raise AuthorizationFailed(f"it wants a login; run: zot mcp login {self._source.name}")
+                raise LoginNeeded(f"it requires a login; run: zot mcp login {self._source.name}")
             if self._logins >= _MAX_LOGINS:
-                raise AuthorizationFailed(f"it was not content with {_MAX_LOGINS} logins")
+                raise AuthorizationFailed(f"it refused {_MAX_LOGINS} logins in a row")
             self._logins += 1
             await self.login(challenge, known)
             return True
@@ -445,17 +449,17 @@ def _checked_answer(answer: Mapping[str, str], state: str, metadata: _IssuerMeta
     from hmac import compare_digest  # Imported lazily: only logins need it.
 
     if not compare_digest(answer.get("state", "").encode(), state.encode()):
-        raise AuthorizationFailed("the browser came back from another login")
+        raise AuthorizationFailed("the browser returned from another login")
     issuer = answer.get("iss")
     if issuer is None and metadata.authorization_response_iss_parameter_supported:
-        raise AuthorizationFailed("the authorization server did not say who it is")
+        raise AuthorizationFailed("the authorization server did not identify itself (no iss)")
     if issuer is not None and issuer != metadata.issuer:
         raise AuthorizationFailed(f"another authorization server answered: {printable_line(issuer, 200)}")
     if "error" in answer:
         said = printable_line(f"{answer['error']} {answer.get('error_description', '')}".strip(), 300)
         raise AuthorizationFailed(f"the login was refused: {said}")
     if not answer.get("code"):
-        raise AuthorizationFailed("the browser came back without a code")
+        raise AuthorizationFailed("the browser returned without a code")
     return answer["code"]
 
 
@@ -486,7 +490,7 @@ class _Redirect:
         left = until - asyncio.get_running_loop().time()
         await asyncio.wait({self._arrived}, timeout=max(0.0, left))
         if not self._arrived.done():
-            raise AuthorizationFailed(f"the browser did not come back within {LOGIN_S:g} s")
+            raise AuthorizationFailed(f"the browser did not return within {LOGIN_S:g} s")
         return self._arrived.result()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from zot.errors import BadRequest, ProviderError
 from zot.extensions.log import Log
-from zot.mcp.authorization import Authorization, AuthorizationFailed, challenge_of, read_body
+from zot.mcp.authorization import Authorization, AuthorizationFailed, LoginNeeded, challenge_of, read_body
 from zot.mcp.server_connection import (
     LONG_BYTES,
     MAX_CALL_S,
@@ -16,6 +16,7 @@ from zot.mcp.server_connection import (
     McpConnection,
     McpFailed,
     McpLaunch,
+    McpLoginNeeded,
     root_of,
 )
 from zot.mcp.server_settings import McpSource
@@ -50,6 +51,7 @@ class HttpServerConnection(McpConnection):
         #: Running exchanges, by the id of their request on the wire; others have a negative number.
         self._exchanges: dict[int, asyncio.Task[None]] = {}
         self._unnumbered = 0
+        self._needs_login = False
 
     @classmethod
     async def open(cls, source: McpSource, launch: McpLaunch, revision: str = "") -> HttpServerConnection:
@@ -106,6 +108,10 @@ class HttpServerConnection(McpConnection):
     async def sweep(self) -> None:
         """Do nothing: it has no files here."""
 
+    def failed(self, reason: str) -> McpFailed:
+        """Return and log why the server could not be used."""
+        return McpLoginNeeded(reason) if self._needs_login else super().failed(reason)
+
     # Exchanges.
 
     def _run(self, key: int, work: Coroutine[Any, Any, None]) -> None:
@@ -120,6 +126,7 @@ class HttpServerConnection(McpConnection):
         except (AuthorizationFailed, BadRequest, ProviderError) as failed:
             problem = printable_line(str(failed), 500)
             if isinstance(failed, AuthorizationFailed) and self.client.state is not ClientState.READY:
+                self._needs_login = isinstance(failed, LoginNeeded)
                 self._break(problem)  # No other message would do better.
                 return
         if message.id is not None and self.client.is_open(message.id):

@@ -16,8 +16,9 @@ import msgspec
 from zot.config.config import MCP_PREFIX
 from zot.encoding import decoder, encode
 from zot.errors import ConfigError, ProtocolError
-from zot.files import load, make_directory, replace_file
+from zot.files import load, make_directory, read_chunks, replace_file
 from zot.messages import ToolSpec
+from zot.text import printable_line
 from zot.wire.mcp import ListedPrompt, ListedTool, PromptArgument, header_fields
 
 #: Limits of a server's list.
@@ -31,6 +32,9 @@ _HASH_DIGITS = 8
 DEFAULT_TTL_S = 24 * 3600.0
 MAX_TTL_S = 30 * 24 * 3600.0
 _MAX_CACHE_BYTES = 64 * 1024 * 1024
+#: The longest reason of a failure that is kept, in characters.
+_MAX_PROBLEM = 500
+_MAX_PROBLEM_BYTES = 4 * _MAX_PROBLEM
 #: Limits of a prompt.
 MAX_ARGUMENTS = 32
 MAX_LINE = 200
@@ -166,6 +170,29 @@ class ToolCache:
         except OSError:
             pass
 
-    def _path(self, digest: str) -> str:
+    def problem(self, digest: str) -> str:
+        """Return why the server failed when it was last used; "" if it did not."""
+        if self._directory is None:
+            return ""
+        try:
+            return b"".join(read_chunks(self._path(digest, "problem"), max_bytes=_MAX_PROBLEM_BYTES)).decode()
+        except (OSError, ValueError):
+            return ""
+
+    def put_problem(self, digest: str, problem: str) -> None:
+        """Keep why a server failed, for the next process; "" once it works."""
+        if self._directory is None:
+            return
+        path = self._path(digest, "problem")
+        try:
+            if problem:
+                make_directory(self._directory)
+                replace_file(path, printable_line(problem, _MAX_PROBLEM).encode())
+            elif os.path.exists(path):
+                os.unlink(path)
+        except OSError:
+            pass
+
+    def _path(self, digest: str, kind: str = "json") -> str:
         assert self._directory is not None
-        return os.path.join(self._directory, f"{digest}.json")
+        return os.path.join(self._directory, f"{digest}.{kind}")

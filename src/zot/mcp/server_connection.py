@@ -17,7 +17,6 @@ from zot.mcp.server_settings import McpSource, named_files
 from zot.questions import DECLINED, QuestionReply
 from zot.tools.base import CallReporter
 from zot.tools.process import Child, Outbox, Processes, Program, Streams
-from zot.tools.sandbox import Sandbox
 from zot.wire.lines import LineSplitter, TooLong
 from zot.wire.mcp import (
     CallAnswered,
@@ -41,6 +40,7 @@ from zot.wire.mcp import (
 if TYPE_CHECKING:
     from zot.mcp.authorization import Browse, ServerTokens
     from zot.providers.base import Transport
+    from zot.tools.sandbox import Sandbox
 
 #: The longest line of a server, and the most bytes that it may leave unread.
 MAX_LINE_BYTES: Final = 32 * 1024 * 1024
@@ -65,6 +65,10 @@ _LOG_S: Final = 5.0
 
 class McpFailed(ToolFailed):
     """A server could not be started, or did not answer as it should."""
+
+
+class McpLoginNeeded(McpFailed):
+    """A server answers nothing before a person has logged in."""
 
 
 class McpExited(McpFailed):
@@ -174,6 +178,7 @@ class McpConnection(ABC):
                 self.cancel(*cancelled)
         assert call.answer is not None
         if call.answer.problem:
+            self._note(f"{method} failed: {call.answer.problem}")
             raise McpFailed(call.answer.problem)
         return call.answer.result
 
@@ -195,7 +200,9 @@ class McpConnection(ABC):
             except TimeoutError:
                 if min(call.deadline, last) > until:
                     continue
-                raise McpFailed(f"did not answer {method} within {timeout_s:g} s") from None
+                problem = f"did not answer {method} within {timeout_s:g} s"
+                self._note(problem)
+                raise McpFailed(problem) from None
             call.deadline = max(call.deadline, self._loop.time() + timeout_s)
             if call.reporter is not None and call.message and self._loop.time() >= shown_at + _PROGRESS_S:
                 shown_at = self._loop.time()

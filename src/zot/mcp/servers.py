@@ -24,7 +24,14 @@ from zot.mcp.listing import (
     check_tool,
     selected,
 )
-from zot.mcp.server_connection import McpConnection, McpExited, McpFailed, McpLaunch, ProcessConnection
+from zot.mcp.server_connection import (
+    McpConnection,
+    McpExited,
+    McpFailed,
+    McpLaunch,
+    McpLoginNeeded,
+    ProcessConnection,
+)
 from zot.mcp.server_settings import McpSource
 from zot.mcp.tool import (
     FIND_TOOLS,
@@ -203,14 +210,20 @@ class ManagedServer:
 
     async def close(self) -> None:
         """End the server. Idempotent; afterwards it is not started again."""
-        self._closed = True
+        is_first, self._closed = not self._closed, True
         tasks = [task for task in (self._refreshing, self._starting) if task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
         if self._connection is not None:
+            if self._connection.ended and is_first:  # It failed since its last use.
+                await self._keep_problem(self._connection.ended)
             await self._connection.close()
+
+    async def _keep_problem(self, problem: str) -> None:
+        """Keep why it failed for `zot mcp list`; "" once it works."""
+        await asyncio.to_thread(self._cache.put_problem, self.source.digest, problem)
 
     def _selected(self, found: CachedList) -> Sequence[OfferedTool]:
         return selected(found.tools, self.source.tools)
@@ -224,6 +237,7 @@ class ManagedServer:
         if self._connection is not None:
             former, self._connection = self._connection, None
             self._failed(former.ended)
+            await self._keep_problem(former.ended)
             await former.close()  # Its processes are gone before the next one starts.
         if self._starting is None:
             left = self._pause_until - asyncio.get_running_loop().time()
@@ -243,10 +257,10 @@ class ManagedServer:
             if starting.done() and self._starting is starting:
                 self._starting = None
 
-    def _failed(self, reason: str) -> None:
+    def _failed(self, reason: str, *, needs_login: bool = False) -> None:
         """Count a crash or a failed start: each in a row doubles the pause before the next start."""
         self._failures, self._reason = self._failures + 1, reason
-        self._needs_login = "zot mcp login" in reason
+        self._needs_login = needs_login
         self.on_change()
         pause_s = 0.0 if self._failures < 2 else min(2.0 ** (self._failures - 2), _MAX_PAUSE_S)
         self._pause_until = asyncio.get_running_loop().time() + pause_s
@@ -255,11 +269,13 @@ class ManagedServer:
         try:
             connection = await self._open()
         except ToolFailed as problem:  # Also of a sandbox.
-            self._failed(str(problem))
+            self._failed(str(problem), needs_login=isinstance(problem, McpLoginNeeded))
+            await self._keep_problem(str(problem))
             raise McpFailed(str(problem)) from None
         self.revision = connection.client.revision
         connection.on_change = self._list_changed
         self._connection = connection
+        await self._keep_problem("")
         if not self.is_current and not self._lists:
             self.refresh_soon()
         return connection

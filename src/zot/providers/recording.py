@@ -333,15 +333,15 @@ def _created(path: str) -> int:
             header_of(path)
         fd = os.open(path, _CREATE, 0o600)
     except ConfigError:
-        raise ConfigError(f"--record {path}: the file is not a recording, so it is not overwritten") from None
+        raise ConfigError(f"cannot record to {path}: the file is not a recording, so it is not overwritten") from None
     except OSError as problem:
         reason = _NO_FILE if problem.errno == errno.ENXIO else problem.strerror
-        raise ConfigError(f"--record {path}: {reason}") from None
+        raise ConfigError(f"cannot record to {path}: {reason}") from None
     try:
         _prepare_file(fd)
     except OSError as problem:
         os.close(fd)
-        raise ConfigError(f"--record {path}: {problem.strerror}") from None
+        raise ConfigError(f"cannot record to {path}: {problem.strerror}") from None
     return fd
 
 

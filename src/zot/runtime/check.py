@@ -33,11 +33,11 @@ def check_settings(config: Config) -> None:
     """Raise ConfigError for settings that are invalid with any provider."""
     working_directory(config.cwd)
     tool_names(config)
-    for flag, file in (("--script", config.script), ("--replay", config.replay)):
+    for setting, file in (("script", config.script), ("replay", config.replay)):
         if file and config.provider != "lab":
-            raise ConfigError(f"{flag} needs --provider lab")
+            raise ConfigError(f"{setting} needs the provider lab, not {config.provider}")
     if config.script and config.replay:
-        raise ConfigError("--script and --replay exclude each other: lab plays one of them")
+        raise ConfigError("script and replay exclude each other: lab plays one of them")
     if config.script and not os.path.exists(config.script):
         raise ConfigError(f"{config.script}: no such file")
     if config.script and os.path.isfile(config.script):  # A pipe can be read only once: not here.
@@ -65,9 +65,9 @@ def working_directory(path: str | None) -> str:
     try:
         directory = os.path.abspath(path or os.getcwd())
     except FileNotFoundError:
-        raise ConfigError("the current directory no longer exists; choose another cwd (--cwd DIR)") from None
+        raise ConfigError("the current directory no longer exists; choose another cwd") from None
     if not os.path.isdir(directory):
-        raise ConfigError(f"{directory} is not a directory; choose another cwd (--cwd DIR)")
+        raise ConfigError(f"{directory} is not a directory; choose another cwd")
     return directory
 
 

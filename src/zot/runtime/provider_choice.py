@@ -51,7 +51,7 @@ def unused_key(config: Config) -> str:
     try:
         place = split_url(where.base_url).origin.authority
     except ConnectionImpossible as problem:
-        raise ConfigError(f"--base-url: {problem}") from None
+        raise ConfigError(f"base_url: {problem}") from None
     stored = "; the stored one is for another address" if stored_for(vendor, config.environment) else ""
     return f"no key is used: {place} is not {vendor.name}'s own address{stored}"
 

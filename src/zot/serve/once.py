@@ -6,7 +6,7 @@ import asyncio
 import os
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from zot.errors import AgentError, NoAnswer, NoSuchCommand, RunCancelled, UserError
@@ -107,6 +107,32 @@ class FinalText:
         self._output.write(data if data.endswith(b"\n") else data + b"\n")
 
 
+#: The commands of the terminal, with what does the same for one prompt.
+TERMINAL_COMMANDS: Mapping[str, str] = {
+    "help": "zot --help",
+    "model": "--model ID",
+    "login": "zot login",
+    "logout": "zot logout",
+    "sessions": "zot sessions list",
+    "session": "zot sessions",
+    "compact": "zot, which starts the terminal",
+    "undo-compact": "zot, which starts the terminal",
+    "rewind": "zot sessions rewind",
+    "clear": "a new session",
+    "jump": "zot sessions show",
+    "btw": "zot -p without --session",
+    "skills": "zot skills",
+    "lock": "--lock",
+    "unlock": "no --lock",
+    "reload-ext": "zot -p again: each run loads the extensions",
+    "mcp": "zot mcp list",
+    "approvals": "--policy",
+    "cost": "zot sessions show",
+    "export": "zot sessions export",
+    "exit": "Ctrl+C",
+}
+
+
 class OneRun(WritingSubscriber, JobObserver):
     """Run one prompt and show it: the run waits for a slow reader."""
 
@@ -136,12 +162,19 @@ class OneRun(WritingSubscriber, JobObserver):
             answer = await self._session.run_command(name, args)
             if answer.panel_id:
                 self._session.extensions.panels.close(answer.panel_id)
-                raise UserError(f"/{name} opens a panel, which cannot be shown without a terminal")
+                raise UserError(
+                    f"/{name} opens a panel, which needs a terminal: start zot without -p, then type /{name}"
+                )
         except NoSuchCommand as problem:
-            near = did_you_mean(name, [f"/{one.name}" for one in await self._session.commands()])
-            if not problem.absent and not near:  # No extension could provide it: treat it as a prompt.
-                return None
-            what = f"/{name} cannot be run: {problem.absent}." if problem.absent else f"unknown command /{name}{near}"
+            what = f"/{name} cannot be run: {problem.absent}." if problem.absent else ""
+            if instead := TERMINAL_COMMANDS.get(name):
+                what = f"/{name} is a command of the terminal; here, use: {instead}."
+            if not what:
+                known = [one.name for one in await self._session.commands()] + [*TERMINAL_COMMANDS]
+                near = did_you_mean(name, [f"/{one}" for one in known])
+                if not near:  # Not a command: treat it as a prompt.
+                    return None
+                what = f"unknown command /{name}{near}"
             failure = UserError(f"{what} To send it as a prompt, put a space before the slash")
             self._face.deny(name, args, str(failure))
             raise failure from None

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -33,6 +33,7 @@ from zot.journal.opening import open_journal
 from zot.journal.postgres.doorbell import Listener
 from zot.journal.postgres.journal import PostgresJournal
 from zot.journal.session_store import SessionStore
+from zot.messages import Message
 from zot.runtime.pool import Channel, SessionPool
 from zot.runtime.shared import SharedResources
 from zot.serve.daemon.audit import Audit
@@ -40,8 +41,9 @@ from zot.serve.daemon.daemon import DaemonParts
 from zot.serve.daemon.logs import LogFile
 from zot.serve.daemon.sessions import SessionOpener, settle_all
 from zot.session.history import Batch
-from zot.session.queue import JobObserver
+from zot.session.queue import JobObserver, PromptJob, RepeatedPrompt, checked_prompt
 from zot.session.session import Session
+from zot.store import Answers
 
 log = logging.getLogger("zot")
 
@@ -61,6 +63,26 @@ class _RunEnd(JobObserver):
 
     def dropped(self, why: AgentError) -> None:
         self.why = why
+
+
+class _RunOnce(RepeatedPrompt):
+    """A prompt that does not run if it is in its session already.
+
+    That is decided in the transaction that takes the lease: a worker that was frozen may still hold the prompt.
+    """
+
+    def __init__(self, prompt: QueuedPrompt) -> None:
+        self._prompt = prompt
+
+    def text_after(self, messages: Sequence[Message]) -> str | None:
+        del messages
+        return self._prompt.text
+
+    def stored_answer(self, answers: Answers, newest_run: int) -> bytes | None:
+        runs = range(self._prompt.after_run + 1, newest_run + 1)
+        rows = (row for run in runs for row in answers.rows_of(run))
+        is_there = any(isinstance(row, UserMessage) and row.prompt_id == self._prompt.prompt_id for row in rows)
+        return b"begun" if is_there else None
 
 
 class FleetWorker:
@@ -106,18 +128,21 @@ class FleetWorker:
         """Run a prompt to its end, unless an earlier worker began it: its run was ended or resumed on opening."""
         try:
             async with self._pool.use(prompt.session_id) as session:
-                while not await self._has_begun(prompt):
+                while True:
                     end = _RunEnd()
-                    session.prompt(prompt.text, prompt.images, prompt_id=prompt.prompt_id, by=prompt.by, observer=end)
+                    text, images = checked_prompt(prompt.text, prompt.images)
+                    run = PromptJob(
+                        text, images, prompt_id=prompt.prompt_id, by=prompt.by, repeated=_RunOnce(prompt), observer=end
+                    )
+                    session.worker.accept(run)
                     await session.worker.finish()
-                    if end.why is None and await self._has_begun(prompt):
+                    if run.stored_answer is not None or (end.why is None and await self._has_begun(prompt)):
                         return
                     if end.why is None:  # Not even its first row could be stored.
                         raise StoreFailed("the prompt could not be recorded")
                     if not isinstance(end.why, SessionBusy):
                         raise end.why
                     await asyncio.sleep(_BUSY_S)
-                await session.worker.finish()
         except StoreFailed:
             raise  # It is queued again: the database was gone.
         except Exception as problem:
@@ -219,7 +244,7 @@ async def serve_worker(
     journal = await open_journal(daemon_journal(place, agents, flags))
     if not isinstance(journal, PostgresJournal):
         await journal.close()
-        raise UsageError("a worker needs --store postgresql://…")
+        raise UsageError("a worker needs a database: add --store postgresql://…, or set ZOT_STORE")
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

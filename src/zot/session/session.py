@@ -207,9 +207,7 @@ class Session:
         The future has the result, or UserError, RewindRefused, StoreFailed.
         """
         if not self.store.keeps:
-            raise UserError(
-                "this session is not recorded, so it cannot be rewound; start one with a session name (--session NAME)"
-            )
+            raise UserError("this session is not recorded, so it cannot be rewound; start one with a session name")
         if self.worker.busy:
             raise RuntimeBusy("the conversation cannot be rewound while a prompt or compact is running; abort it first")
         job = RewindJob(target)

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 from zot.config.private_paths import PrivatePath, make_missing
 from zot.errors import ToolFailed
 from zot.tools.base import CannotConfine
+from zot.tools.environment import ENVIRONMENT, PROXIES
 from zot.tools.guardian_process.spawn_request import SECCOMP_FD
 from zot.tools.mounts import CannotHide, locked_mounts
 from zot.tools.process import Processes, Program
@@ -216,18 +217,6 @@ _NOT_RUN = "not run: under --lock, commands need bubblewrap"
 _NO_NET = "--unshare-net"
 #: A command that tries a sandbox.
 _NOTHING = ("/bin/sh", "-c", ":")
-
-#: Variables of locked commands, besides those that begin with LC_. They name places and manners, never secrets.
-ENVIRONMENT: Final = frozenset({
-    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TERM", "COLORTERM", "NO_COLOR", "COLUMNS",
-    "LINES", "VIRTUAL_ENV", "CONDA_PREFIX", "PYENV_ROOT", "PYENV_VERSION", "RBENV_ROOT", "NVM_DIR", "NODE_PATH",
-    "JAVA_HOME", "GOPATH", "GOROOT", "CARGO_HOME", "RUSTUP_HOME", "PYTHONPATH", "LD_LIBRARY_PATH", "SSL_CERT_FILE",
-    "SSL_CERT_DIR", "GIT_OPTIONAL_LOCKS",
-})  # fmt: skip
-#: The way to the network, which may contain a password: only with the network itself.
-PROXIES: Final = frozenset({
-    "https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY",
-})  # fmt: skip
 
 
 class Protection(NamedTuple):

@@ -36,7 +36,7 @@ NOT_SET_UP: Final = 3
 FAILED: Final = 4
 TIMEOUT_MESSAGE: Final = "request exceeded timeout_ms"
 #: Appended for a request that timed out before it could start.
-WAITED_MESSAGE: Final = ": until then its session was in use, or others were before it"
+WAITED_MESSAGE: Final = ": it was still waiting for its session, or for requests before it"
 #: The id in the response to a request without a readable id.
 UNKNOWN: Final = "unknown"
 

@@ -460,7 +460,7 @@ def test_a_session_run_by_another_process_is_awaited_until_the_deadline(hosts: H
     wait_for_tool(hosts)
     assert failure(hosts.say("!echo hi", timeout_ms=4000).answer) == (
         "TIMEOUT",
-        "request exceeded timeout_ms: until then its session was in use, or others were before it",
+        "request exceeded timeout_ms: it was still waiting for its session, or for requests before it",
     )
     waiting = hosts.fork()
     waiting.stdin.write(json.dumps(request("!echo hi", timeout_ms=20_000)).encode() + b"\n")

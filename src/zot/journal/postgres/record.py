@@ -24,8 +24,12 @@ if TYPE_CHECKING:
 
 
 class _Taken(msgspec.Struct, frozen=True):
-    """The result of taking a lease: the session's epoch, newest row and newest run, and the lease's fence."""
+    """The result of taking a lease: the session's epoch, newest row and newest run, and the lease's fence.
 
+    ``began`` is a time of `time.monotonic` before the lease was taken.
+    """
+
+    began: float
     epoch: int
     last: int
     run: int
@@ -67,7 +71,6 @@ class PostgresRecord(SessionStore):
         owner = current_owner()
         if self._owner is not None:
             raise SessionBusy(f"session {self.id!r} is running here already", pid=owner.pid, host=owner.host)
-        began = time.monotonic()
         taking = self.journal.writer.run(lambda connection: self._take(connection, owner, find_answer), loop=self.loop)
         try:
             async with asyncio.timeout(self._patience_s):
@@ -87,13 +90,14 @@ class PostgresRecord(SessionStore):
         self._messages = self._counted(taken.last, taken.acquired.rows)
         self.last_seq = self._safe_seq = taken.last
         self.last_run = taken.run
-        self._holds_until = began + self.journal.lease_s
+        self._holds_until = taken.began + self.journal.lease_s
         self._expire_later()
         self.journal.leases.add(self)
         return taken.acquired
 
     def _take(self, connection: Connection, owner: Owner, find_answer: FindAnswer | None) -> _Taken:
         """Take the lease in the writer's thread, store the owner, and read the rows of others."""
+        began = time.monotonic()  # Not earlier: other work of the writer may have taken as long as a lease.
         # The row stays locked until the end of the transaction: an append that was under way has ended by then.
         query = "SELECT fence FROM sessions WHERE number = ? FOR UPDATE"
         locked = connection.execute(query, (self.number,)).fetchone()
@@ -109,7 +113,7 @@ class PostgresRecord(SessionStore):
         disown(connection, self.number, run + 1)
         answers = SessionAnswers(connection, self.journal.clock, self.number)
         if find_answer is not None and (answer := find_answer(answers, run)) is not None:
-            return _Taken(session.epoch, last, run, 0, Acquired(answer=answer))
+            return _Taken(began, session.epoch, last, run, 0, Acquired(answer=answer))
         rows = rows_after(connection, self.number, self._safe_seq, ALL) if last > self._safe_seq else []
         fence = locked[0] + 1
         connection.execute(
@@ -124,7 +128,7 @@ class PostgresRecord(SessionStore):
             " messages = coalesce(CAST(? AS bigint), messages) WHERE number = ?",
             (fence, last + 1, msgspec.json.encode(owner), now, self._counted(last, rows), self.number),
         )
-        return _Taken(session.epoch, last, run, fence, Acquired(rows))
+        return _Taken(began, session.epoch, last, run, fence, Acquired(rows))
 
     def _give_back(self, owner: Owner) -> None:
         """Free a lease whose caller no longer waits for it."""

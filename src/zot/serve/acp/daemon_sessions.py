@@ -89,6 +89,7 @@ class DaemonSession(SessionBackend):
             await self.refresh()
             if self.view is not None:
                 self.view.show_options()
+                await self.view.show_commands()
 
     async def forget_unused(self) -> None:
         """Delete it if it never had a prompt: editors open sessions freely."""

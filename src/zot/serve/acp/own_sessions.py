@@ -11,9 +11,10 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from zot.config.base_url import split_url
 from zot.config.config import Config, ConfigOverrides, journal_path
-from zot.config.flags import McpServer
-from zot.errors import AgentError, NoSuchSession
+from zot.config.flags import LiteralMcpServer, McpServer
+from zot.errors import AgentError, ConnectionImpossible, NoSuchSession
 from zot.journal.opening import open_journal
 from zot.journal.recorded_sessions import SessionJournal
 from zot.messages import ImageBlock, Message
@@ -192,7 +193,9 @@ class OwnSession(SessionBackend, Channel):
                 await session.establish()
 
     def command_names(self) -> Sequence[str]:
-        return [one.name for one in self._loaded.extensions.commands()]
+        source = self._loaded.agent.source
+        prompts = () if source is None else source.commands()
+        return [one.name for one in (*self._loaded.extensions.commands(), *prompts)]
 
     async def commands(self) -> Sequence[CommandInfo]:
         session = self._loaded
@@ -378,17 +381,29 @@ def _place(cwd: str, servers: Sequence[acp.EditorMcpServer] | None) -> SessionSe
     """Return where a session is opened. Raise RpcError for servers that zot cannot use."""
     found: dict[str, McpServer] = {}
     for one in servers or ():
-        if one.type != "stdio":
-            raise RpcError(INVALID_PARAMS, f"mcpServers: {one.name}: zot starts servers of type stdio only")
-        if not one.command:
-            raise RpcError(INVALID_PARAMS, f"mcpServers: {one.name}: command is missing")
-        words = (one.command, *one.args, *(pair.value for pair in one.env))
-        if any("\0" in word for word in words):
-            raise RpcError(INVALID_PARAMS, f"mcpServers: {one.name}: a NUL character")
-        env = {pair.name: pair.value for pair in one.env}
-        name = _free_name(one.name, found)
-        found[name] = McpServer(command=one.command, args=one.args, env=env)
+        try:
+            found[_free_name(one.name, found)] = _server(one)
+        except (ValueError, ConnectionImpossible) as problem:
+            raise RpcError(INVALID_PARAMS, f"mcpServers: {one.name}: {problem}") from None
     return SessionSetup(cwd, tuple(found.items()))
+
+
+def _server(given: acp.EditorMcpServer) -> McpServer:
+    """Return the settings of a server. Raise ValueError, ConnectionImpossible."""
+    if given.type == "http":
+        split_url(given.url)
+        headers = {pair.name: pair.value for pair in given.headers}
+        if not all(name.isascii() and name.isprintable() and value.isprintable() for name, value in headers.items()):
+            raise ValueError("a header has characters that HTTP does not allow")
+        return LiteralMcpServer(url=given.url, headers=headers)
+    if given.type != "stdio":
+        raise ValueError("zot uses servers of type stdio and http only")
+    if not given.command:
+        raise ValueError("command is missing")
+    if any("\0" in word for word in (given.command, *given.args, *(pair.value for pair in given.env))):
+        raise ValueError("a NUL character")
+    env = {pair.name: pair.value for pair in given.env}
+    return LiteralMcpServer(command=given.command, args=given.args, env=env)
 
 
 def _free_name(name: str, taken: dict[str, Any]) -> str:

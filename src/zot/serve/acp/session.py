@@ -153,15 +153,15 @@ class SessionBackend(ABC):
 
     @abstractmethod
     def command_names(self) -> Sequence[str]:
-        """Return the names of the extensions' commands known by now."""
+        """Return the names of the commands known by now."""
 
     @abstractmethod
     async def commands(self) -> Sequence[CommandInfo]:
-        """Return the commands of extensions, once these have started. Raise AgentError."""
+        """Return the commands of extensions, once these have started, and prompts of MCP servers. Raise AgentError."""
 
     @abstractmethod
     async def run_command(self, name: str, args: str) -> CommandAnswer:
-        """Run an extension's command. Raise AgentError."""
+        """Run a command. Raise AgentError."""
 
     @abstractmethod
     async def messages(self) -> Sequence[Message | PastMessage]:
@@ -241,6 +241,7 @@ class AcpSession(WritingSubscriber):
         self._asked: dict[str, tuple[int, str]] = {}
         self.is_titled = False
         self._shown_options: list[dict[str, Any]] = []
+        self._shown_commands: list[dict[str, Any]] = []
 
     # Subscriber.
 
@@ -284,6 +285,7 @@ class AcpSession(WritingSubscriber):
                         self.run_started(reply)
                 case Reconfigured():
                     self.show_options()
+                    self._server.spawn(self.show_commands())  # An MCP server may have new prompts.
                 case Done():
                     self._show(pending)
                     self._end_run()
@@ -306,9 +308,19 @@ class AcpSession(WritingSubscriber):
         if not self.is_titled:
             self.is_titled = True
             self.update({"sessionUpdate": "session_info_update", "title": titled(text_of(message.content))})
-        if not self._started(message.prompt_id):
+        if not self._steered(message) and not self._started(message.prompt_id):
             for update in acp.prompted(message.content):
                 self.update(update)
+
+    def _steered(self, message: UserMessage) -> bool:
+        """Take note that a message of this client steers the current run. False if it is not one; they have no id."""
+        text = text_of(message.content)
+        for reply in () if message.prompt_id else self._replies.values():
+            if reply.steers == text:
+                reply.steers = None
+                self.run_started(reply)
+                return True
+        return False
 
     # Prompts.
 
@@ -324,6 +336,7 @@ class AcpSession(WritingSubscriber):
             elif text.startswith("/") and name in self.backend.command_names():
                 self._server.spawn(self._run_command(reply, name, args.strip()))
             else:
+                reply.steers = text if asked.steers else None
                 self.backend.prompt(reply, text, images, steers=asked.steers)
         except BaseException:
             self.answered(reply)
@@ -474,14 +487,17 @@ class AcpSession(WritingSubscriber):
         return self._shown_options
 
     async def show_commands(self) -> None:
-        """Send the commands, those of extensions once these have started, unless the session was closed meanwhile."""
+        """Send the commands if they differ from the last ones sent, those of extensions once these have started."""
+        if not self.backend.is_ready:
+            return
         try:
             found = [_COMPACT, *(one for one in await self.backend.commands() if one.name != _COMPACT.name)]
         except AgentError as problem:
-            log.warning("session %r: no commands of extensions: %s", self.id, problem)
+            log.warning("session %r: no commands: %s", self.id, problem)
             return
-        if self._server.has(self):
-            commands = [{"name": one.name, "description": one.description} for one in found]
+        commands = [{"name": one.name, "description": one.description} for one in found]
+        if self._server.has(self) and commands != self._shown_commands:
+            self._shown_commands = commands
             self.update({"sessionUpdate": "available_commands_update", "availableCommands": commands})
 
     async def replay(self) -> None:
@@ -516,6 +532,8 @@ class PromptReply(JobObserver):
         self.session = session
         self.job: PromptJob | CompactJob | None = None
         self.compacts = False
+        #: The text of a message that is to steer a run; None once it does, and for other prompts.
+        self.steers: str | None = None
         #: True once the client has cancelled it.
         self.is_cancelled = False
         self._server = server

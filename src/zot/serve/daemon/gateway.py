@@ -21,7 +21,7 @@ from zot.fleet.worker_requests import AbortRun, AnswerApproval, DroppedPrompt, O
 from zot.journal.connection import Connection
 from zot.journal.postgres.doorbell import ROWS, Listener
 from zot.journal.postgres.journal import PostgresJournal
-from zot.journal.queries import key_of
+from zot.journal.queries import key_of, newest_row_and_run
 from zot.serve.daemon.access import check_use
 from zot.serve.daemon.client_connection import ClientConnection, Deferred, Handler
 from zot.serve.daemon.feed import RecordedEvents, grouped
@@ -216,7 +216,13 @@ class Gateway:
         run = _RemoteRun(reply, prompt_id, seq)
         self._runs.setdefault(session_id, []).append(run)
         prompt = QueuedPrompt(
-            session_id=session_id, text=text, images=images, prompt_id=prompt_id, by=connection.grant.name, after=seq
+            session_id=session_id,
+            text=text,
+            images=images,
+            prompt_id=prompt_id,
+            by=connection.grant.name,
+            after=seq,
+            after_run=await self._newest_run(number),
         )
         try:
             run.job = await self._queue.add(prompt, session=number, pool=self._pool)
@@ -241,6 +247,7 @@ class Gateway:
                 prompt_id=asked.prompt_id or _new_prompt_id(),
                 by=connection.grant.name,
                 after=seq,
+                after_run=await self._newest_run(number),
             )
             await self._queue.add(prompt, session=number, pool=self._pool)
             return daemon_types.Steered(asked.session_id)
@@ -315,6 +322,10 @@ class Gateway:
         feed.on_foreign_rows(seq)
         connection.follow(session_id)
         return seq
+
+    async def _newest_run(self, number: int) -> int:
+        _, run = await self._journal.reading(newest_row_and_run, number)
+        return run
 
     async def _open_queue(self) -> None:
         async with self._opening:

@@ -540,7 +540,7 @@ class AgentService(McpService):
     async def _use(self, grant: Grant, session_id: str, wanted: NewSessionSettings | None) -> AsyncIterator[Session]:
         """Use a session. Raise RpcError if the client may not."""
         if not grant.sees(session_id):
-            raise RpcError(INVALID_REQUEST, "the token is bound to certain sessions, and this is none of them")
+            raise RpcError(INVALID_REQUEST, "the token is bound to other sessions")
         pool, _ = await self._sessions.opened()
         if wanted is not None:
             wanted = await self._sessions.check_new(grant, session_id, wanted)

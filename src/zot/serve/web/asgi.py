@@ -112,7 +112,7 @@ class TokenGuard:
         elif not grant.may(self.role):
             await refuse(scope, send, 403, f"this needs a token with the role {self.role}")
         elif self._whole and grant.sessions is not None:
-            await refuse(scope, send, 403, "this is about all sessions, and the token is bound to some")
+            await refuse(scope, send, 403, "this needs a token for all sessions, and yours is bound to some")
         else:
             await self._app(scope, receive, send)
 
