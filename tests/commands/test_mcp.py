@@ -124,6 +124,20 @@ def test_servers_of_another_program_are_imported(shell: Shell) -> None:
     assert rows(shell) == {"my-files": ("usable", None), "web": ("usable", None)}
     assert shell.run("mcp", "test", "my-files").code == 0
 
+    more = {
+        "a b": {"command": "x"},
+        "a-b": {"command": "y"},
+        "port": {"command": "x", "env": {"PORT": 1}},
+        "c": {"command": "z"},
+    }
+    file.write_text(json.dumps({"mcpServers": more}))
+    imported = shell.run("mcp", "import", str(file))
+    assert (imported.out, imported.code) == ("added a-b\nadded c\n", 0)
+    assert "a-b: there is a server 'a-b' already" in imported.err
+    assert "port is left out: env" in imported.err
+    file.write_text("{}")
+    assert "lists no servers" in shell.run("mcp", "import", str(file)).err
+
 
 def test_a_failure_is_explained_by_the_list_until_it_is_over(shell: Shell) -> None:
     with threaded_web_server("bad", "redirects") as web:

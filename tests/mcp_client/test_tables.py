@@ -75,8 +75,45 @@ def test_servers_of_other_programs_are_read(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text('[mcp_servers.files]\ncommand = "f"\nargs = ["."]\n')
     found = read_servers(str(tmp_path / "a.json"))
     assert found == read_servers(str(tmp_path / "b.json"))
-    assert [*found] == ["files", "web"]
-    assert found["web"].settings().url == "https://x"
-    assert read_servers(str(tmp_path / "c.toml"))["files"].settings().args == (".",)
+    assert [*found.usable] == ["files", "web"]
+    assert found.problems == {"bad": "it must be an object, not a whole number", "none": "it has no command and no url"}
+    assert found.usable["web"].url == "https://x"
+    assert read_servers(str(tmp_path / "c.toml")).usable["files"].args == (".",)
     with pytest.raises(UserError, match="No such file"):
         read_servers(str(tmp_path / "d.json"))
+
+
+def test_servers_are_read_in_the_words_of_each_program(tmp_path: Path) -> None:
+    def read(name: str, text: str) -> dict[str, McpServer]:
+        (tmp_path / name).write_text(text)
+        found = read_servers(str(tmp_path / name))
+        assert not found.problems
+        return found.usable
+
+    codex = read(
+        "codex.toml",
+        '[mcp_servers.off]\ncommand = "f"\nenabled = false\n'
+        '[mcp_servers.far]\nurl = "https://x"\nbearer_token_env_var = "TOKEN"\nhttp_headers = { X-Team = "core" }\n',
+    )
+    assert codex["off"] == McpServer(command="f", enabled=False)
+    assert codex["far"].headers == {"X-Team": "core", "Authorization": "Bearer ${TOKEN}"}
+    gemini = read("gemini.json", '{"mcpServers": {"far": {"httpUrl": "https://x", "timeout": 5000}}}')
+    windsurf = read("windsurf.json", '{"mcpServers": {"far": {"serverUrl": "https://x"}}}')
+    assert gemini["far"] == windsurf["far"] == McpServer(url="https://x")
+    zed = read("zed.json", '{"context_servers": {"z": {"command": "f", "args": null, "env": null}}}')
+    assert zed["z"] == McpServer(command="f")
+    vscode = read(
+        "vscode.json",
+        """{ // Settings of an editor have comments
+          "servers": { /* and last commas */
+            "web": {"command": "f", "args": ["http://a//b", "/*,]", "a\\\\",], "env": {"HOME": "${env:HOME}"},},
+          },
+        }""",
+    )
+    assert vscode["web"] == McpServer(command="f", args=("http://a//b", "/*,]", "a\\"), env={"HOME": "${HOME}"})
+
+
+def test_a_server_whose_values_an_editor_asks_for_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"servers": {"a": {"command": "f", "env": {"KEY": "${input:key}"}}}}')
+    found = read_servers(str(tmp_path / "a.json"))
+    assert (found.usable, found.problems) == ({}, {"a": "only its own program can fill in ${input:key}"})

@@ -339,10 +339,12 @@ def test_a_prompt_can_steer_the_running_one(editors: Start) -> None:
     while not of_kind(updates(editor.frames), "tool_call"):
         editor.read()
     second = editor.start(session, "!echo steered", _meta={"zot": {"steer": True}})
+    editor.call("session/list")  # Now the message waits for the end of the tool call.
     with open(editor.cwd / "fifo", "w") as fifo:
         fifo.write("go\n")
     assert [editor.answer_of(number)["result"]["stopReason"] for number in (first, second)] == ["end_turn"] * 2
     assert "steered" in said(updates(editor.frames))
+    assert not of_kind(updates(editor.frames), "user_message_chunk")  # The editor shows its own messages.
 
 
 def test_two_sessions_run_side_by_side(editors: Start) -> None:

@@ -77,6 +77,23 @@ def test_a_session_of_the_daemon_runs_lists_replays_and_forks(editors: Start, so
     assert again.leave() == []
 
 
+def test_a_message_that_steers_a_run_of_the_daemon_is_answered_with_it(editors: Start, socket: str) -> None:
+    editor = editors("--via-daemon")
+    session = editor.new()
+    os.mkfifo(editor.cwd / "fifo")
+    first = editor.start(session, "!bash read line < fifo")
+    while not of_kind(updates(editor.frames), "tool_call"):
+        editor.read()
+    second = editor.start(session, "!echo steered", _meta={"zot": {"steer": True}})
+    editor.call("session/list")  # Now the message waits for the end of the tool call.
+    with open(editor.cwd / "fifo", "w") as fifo:
+        fifo.write("go\n")
+    assert [editor.answer_of(number)["result"]["stopReason"] for number in (first, second)] == ["end_turn"] * 2
+    assert said(updates(editor.frames)).endswith("steered")
+    assert not of_kind(updates(editor.frames), "user_message_chunk")
+    assert editor.leave() == []
+
+
 def test_cancel_ends_the_run_and_what_waits(editors: Start, socket: str) -> None:
     editor = editors("--via-daemon")
     session = editor.new()

@@ -322,16 +322,23 @@ def _import(request: CommandRequest) -> int:
         return _importable()
     path, *names = request.words
     found = read_servers(path)
-    if unknown := next((name for name in names if name not in found), None):
-        raise UserError(f"{path} has no server {unknown!r}{did_you_mean(unknown, found)}")
-    known, added = _config(request).mcp, 0
-    for name in names or found:
+    listed = [*found.usable, *found.problems]
+    if unknown := next((name for name in names if name not in listed), None):
+        raise UserError(f"{path} has no server {unknown!r}{did_you_mean(unknown, listed)}")
+    if not listed:
+        raise UserError(f"{path} lists no servers")
+    known, added = set(_config(request).mcp), 0
+    for name in names or listed:
+        if name in found.problems:
+            print_note(f"{name} is left out: {found.problems[name]}")
+            continue
         safe = re.sub(r"[^A-Za-z0-9-]+", "-", name).strip("-")[:32] or "server"
         if safe in known:
             print_note(f"{name}: there is a server {safe!r} already")
             continue
-        add_server(_directory(request), safe, found[name].settings())
+        add_server(_directory(request), safe, found.usable[name])
         write(f"added {safe}\n")
+        known.add(safe)
         added += 1
     return 0 if added else FAILED
 
@@ -344,8 +351,8 @@ def _importable() -> int:
             servers = read_servers(path)
         except UserError:
             continue
-        if servers:
-            rows.append((printable(path), printable(", ".join(servers))))
+        if servers.usable:
+            rows.append((printable(path), printable(", ".join(servers.usable))))
     if len(rows) == 1:
         print_note("no servers of other programs were found; name a file: zot mcp import FILE")
         return 0

@@ -310,10 +310,20 @@ class AcpSession(WritingSubscriber):
             self.is_titled = True
             self.update({"sessionUpdate": "session_info_update", "title": titled(text_of(message.content))})
         message_id = self._updates.new_message()
-        if not self._started(message.prompt_id):
+        if not self._steered(message) and not self._started(message.prompt_id):
             for update in acp.prompted(message.content, message_id):
                 self.update(update)
         self._updates.new_message()
+
+    def _steered(self, message: UserMessage) -> bool:
+        """Take note that a message of this client steers the current run. False if it is not one; they have no id."""
+        text = text_of(message.content)
+        for reply in () if message.prompt_id else self._replies.values():
+            if reply.steers == text:
+                reply.steers = None
+                self.run_started(reply)
+                return True
+        return False
 
     # Prompts.
 
@@ -329,6 +339,7 @@ class AcpSession(WritingSubscriber):
             elif text.startswith("/") and name in self.backend.command_names():
                 self._server.spawn(self._run_command(reply, name, args.strip()))
             else:
+                reply.steers = text if asked.steers else None
                 self.backend.prompt(reply, text, images, steers=asked.steers)
         except BaseException:
             self.answered(reply)
@@ -524,6 +535,8 @@ class PromptReply(JobObserver):
         self.session = session
         self.job: PromptJob | CompactJob | None = None
         self.compacts = False
+        #: The text of a message that is to steer a run; None once it does, and for other prompts.
+        self.steers: str | None = None
         #: True once the client has cancelled it.
         self.is_cancelled = False
         self._server = server
