@@ -12,9 +12,11 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import urllib.request
 import venv
 import zipfile
 from pathlib import Path
+from urllib.parse import urljoin
 
 from packaging.metadata import Metadata
 from packaging.requirements import Requirement
@@ -124,6 +126,37 @@ def install(requirement: str, into: Path) -> str:
     return done.stdout.strip()
 
 
+def check_dashboard(environment: Path) -> int:
+    """Start `zot web` of an installation without Node on its path; return how many files the page consists of.
+
+    Exit if one cannot be fetched, or names another host.
+    """
+    home = environment / "home"
+    home.mkdir()
+    (home / "config.toml").write_text('[agents.default]\nprovider = "lab"\n')
+    env = {"PATH": str(environment / "bin"), "HOME": str(home), "ZOT_HOME": str(home)}
+    zot = str(environment / "bin" / "zot")
+    started = subprocess.run(
+        [zot, "web", "--port", "0"], env=env, check=True, capture_output=True, text=True, timeout=60
+    )
+    try:
+        [page] = re.findall(r"(http://127\.0\.0\.1:\d+/web/)#pair=", started.stdout)
+        waiting, found = ["./"], dict[str, str]()
+        while waiting:
+            name = waiting.pop()
+            with urllib.request.urlopen(urljoin(page, name), timeout=60) as answer:
+                found[name] = answer.read().decode()
+            links = re.findall(r'(?:src|href)="(assets/[^"]+)"', found[name]) if name == "./" else []
+            links += [urljoin(name, one) for one in re.findall(r'from "(\./\w+\.js)"', found[name])]
+            waiting += [one for one in dict.fromkeys(links) if one not in found and one not in waiting]
+    finally:
+        subprocess.run([zot, "web", "stop"], env=env, check=True, capture_output=True, timeout=60)
+    for name, text in found.items():
+        if hosts := re.findall(r"(?:https?|wss?)://[\w.]+", text.replace('"http://www.w3.org/2000/svg"', "")):
+            sys.exit(f"the dashboard's {name} names {hosts[0]}")
+    return len(found)
+
+
 def main() -> None:
     """Build, check, install, and say what is left to do."""
     section = changes(version(), (ROOT / "CHANGELOG.md").read_text())
@@ -141,6 +174,10 @@ def main() -> None:
                 print(f"installed {Path(requirement).name}: {said}")
                 if said != f"zot {version()}":
                     sys.exit(f"it should print: zot {version()}")
+                if requirement.endswith("[web]"):
+                    print(
+                        f"its dashboard has {check_dashboard(Path(place) / str(number))} files, and names no other host"
+                    )
     print(f"\nChanges in {version()}:\n\n{section}\n\nNothing was uploaded. To publish, upload both files in dist/.")
 
 

@@ -79,7 +79,7 @@ def test_a_file_says_nothing_about_the_machine(shell: Shell, other: Shell) -> No
 def test_the_import_directory_can_be_given(shell: Shell, other: Shell) -> None:
     shell.ask("!echo Yes", "--session", "t", cwd="/")
     file = str(shell.user / "t.jsonl")
-    assert shell.sessions("export", "t", "-o", file) == ("", f"zot: t is in {file}\n", 0)
+    assert shell.sessions("export", "t", "-o", file) == ("", f"zot: exported t to {file}\n", 0)
     assert os.stat(file).st_mode & 0o777 == 0o600
     assert shell.sessions("export", "t", "-o", file) == ("", f"zot: {file}: File exists\n", 1)
     assert other.sessions("import", file, "--cwd", ".") == ("t\n", "", 0)

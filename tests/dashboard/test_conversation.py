@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from browser import Browser, Page
 from extensions.stage import Extension
+from mcp_client.stage import SERVER
 from optional import needs
 from serve.daemon.test_overview import png
 from serve.web.face import Face
-from serve.web.pages import IDLE, begin, dashboard, messages, open_session, paired, recorded, shown, submit
+from serve.web.pages import CONFIG, IDLE, begin, dashboard, messages, open_session, paired, recorded, shown, submit
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -26,6 +28,7 @@ DROP = """(() => {
   target.dispatchEvent(%s ? new DragEvent("drop", { ...options, dataTransfer: transfer })
     : new ClipboardEvent("paste", { ...options, clipboardData: transfer }));
 })()"""
+CONTROL = 2  #: The modifier of a key that the browser calls so.
 NOTES = """
 window.notes = [];
 window.Notification = class {
@@ -259,6 +262,88 @@ async def test_notifications_are_opt_in(browser: Browser, face: Face, tmp_path: 
     await page.run("document.querySelector('dialog').close(); document.querySelector('.approval').focus()")
     await page.press("r")
     await page.until("window.notes.some(one => one.includes('has ended'))")
+
+
+@needs("chromium")
+async def test_a_question_of_an_mcp_server_is_answered_in_the_inbox(browser: Browser, tmp_path: Path) -> None:
+    servers = "".join(
+        f"[mcp.{name}]\ncommand = {json.dumps(sys.executable)}\nargs = {json.dumps([SERVER, mode])}\n"
+        for name, mode in (("s", "form"), ("gone", "exits"))
+    )
+    async with dashboard(tmp_path / "home", CONFIG + servers) as face:
+        page, other = await paired(browser, face), await paired(browser, face, "view")
+        session = await begin(page, "!echo begun", tmp_path)
+        await open_session(other, session)
+        await page.until("document.querySelector('.head .warn')?.textContent === '2 MCP servers: 1 not running'")
+        await other.run("document.querySelector('.menu').open = true")
+        actions = "[...document.querySelectorAll('.menu button:not([hidden])')].map(one => one.textContent).join()"
+        await other.until(f"{actions} === 'Extensions…'")  # All that this browser may do.
+        await other.run("document.querySelector('.menu button:not([hidden])').click()")
+        states = "[...document.querySelectorAll('.servers li')].map(one => one.textContent).join('; ')"
+        await other.until(f"document.querySelector('dialog') && {states}.includes('gonefailed')")
+        assert "srunning3 tools" in await other.run(states)
+        await submit(page, "!script call mcp__s__echo {} ;; --- ;; say done")
+        await page.run("location.hash = '#/inbox'")
+        await page.until("document.querySelector('#inbox .request')")
+        assert await page.text(".request h3") == "mcp:s asks"
+        assert await page.text(".request .ask") == "Who are\\x1b you?"
+        assert "left" in await page.text(".request .left")
+        await page.run("document.querySelector('.request input').value = 'Ann'")
+        await page.run("document.querySelector('.request select').value = 'red'")
+        await page.run("document.querySelector('.request').focus()")
+        await page.press("a")
+        await page.until("!document.querySelector('#inbox .request')")
+        await open_session(page, session)
+        await page.until(f"document.querySelector('.tool .output')?.textContent && {IDLE}")
+        result = json.loads(await page.text(".tool .output"))
+        assert result == {"action": "accept", "content": {"name": "Ann", "age": 7, "color": "red"}}
+        assert page.problems == []
+
+
+@needs("chromium")
+async def test_a_running_turn_is_steered_and_what_waits_is_withdrawn(
+    browser: Browser, face: Face, tmp_path: Path
+) -> None:
+    page = await paired(browser, face)
+    session = await begin(page, "!bash echo one", tmp_path)
+    await page.until("document.querySelector('.approval .left')?.textContent.endsWith('left')")
+    await page.run("document.getElementById('prompt').focus()")
+    for text, modifiers in (("!echo steered", CONTROL), ("!echo not this", CONTROL), ("!echo nor that", 0)):
+        await page.type(text)
+        await page.press("Enter", modifiers=modifiers)
+    await page.until("document.querySelectorAll('.queue li').length === 3")
+    assert await texts(page, ".queue .facts") == ["Steers", "Steers", "Queued"]
+    for left, text in ((2, "!echo nor that"), (1, "!echo not this")):  # At once, and back in the prompt.
+        await page.run("document.querySelector('.queue li:last-child button').click()")
+        await page.until(f"document.querySelectorAll('.queue li').length === {left}")
+        assert await page.run("document.getElementById('prompt').value") == text
+        await page.run("document.getElementById('prompt').value = ''")
+    await page.run("document.querySelector('.approval').focus()")
+    await page.press("a")
+    await page.until("document.querySelectorAll('.user').length === 2 && !document.querySelector('.queue li')")
+    await page.until(IDLE)
+    said = ["!bash echo one", "Running it.", "!echo steered", "steered"]
+    assert await shown(page) == await recorded(face, session) == said
+    assert page.problems == []
+
+
+@needs("chromium")
+async def test_a_session_is_forked_from_a_chosen_prompt(browser: Browser, face: Face, tmp_path: Path) -> None:
+    page = await paired(browser, face)
+    session = await begin(page, "!echo first", tmp_path)
+    await page.until(IDLE)
+    await submit(page, "!echo second")
+    await page.until("document.querySelectorAll('.answer').length === 2")
+    await page.until(IDLE)
+    await submit(page, "/rewind ")
+    await page.until("document.querySelectorAll('dialog input[type=radio]').length === 2")
+    await page.run("document.querySelector('dialog input[type=radio]').click()")
+    await page.run("[...document.querySelectorAll('dialog .buttons button')].at(-1).click()")
+    await page.until(f"decodeURIComponent(location.hash.slice(4)) !== {json.dumps(session)}")
+    copy = str(await page.run("decodeURIComponent(location.hash.slice(4))"))
+    await page.until("document.querySelectorAll('.answer').length === 1")
+    assert await shown(page) == await recorded(face, copy) == ["!echo first", "first"]
+    assert len(await recorded(face, session)) == 4
 
 
 @needs("chromium")

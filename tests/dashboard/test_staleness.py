@@ -114,3 +114,19 @@ async def test_a_lost_network_is_shown_and_survived(browser: Browser, face: Face
     await page.until(LIVE)
     await page.until(IDLE)
     assert await shown(page) == await recorded(face, session)
+
+
+@needs("chromium")
+async def test_a_network_that_swallows_requests_does_not_stop_the_reconnecting(browser: Browser, face: Face) -> None:
+    page = await paired(browser, face, name="swallowed")
+    session = await begin(page, "!echo before")
+    await page.until(IDLE)
+    silent = "new Promise((_, fail) => options.signal?.addEventListener('abort', () => fail(options.signal.reason)))"
+    await page.run(f"void (window.fetch = (address, options) => {silent})")
+    for connection in [one for one in face.daemon.connections if one.grant.name == "web.swallowed"]:
+        connection.wire.cut("a test")
+    await page.until("document.getElementById('link').dataset.state === 'lost'")
+    await page.until(LIVE)
+    await submit(page, "!echo after")
+    await page.until("document.querySelectorAll('.answer').length === 2")
+    assert await shown(page) == await recorded(face, session)

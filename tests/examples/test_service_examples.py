@@ -216,7 +216,7 @@ def test_the_image_has_what_the_clone_has() -> None:
 
 def test_the_container_does_not_run_as_root() -> None:
     names = [name for name, _ in INSTRUCTIONS]
-    assert values("USER") == ["zot"]
+    assert values("USER") == ["10001"]
     assert names.index("USER") < names.index("ENTRYPOINT")
 
 

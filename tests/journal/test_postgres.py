@@ -148,7 +148,7 @@ async def test_a_role_with_the_documented_grants_is_enough(database: str) -> Non
     await (await open_journal(database)).close()
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "fleet.md").read_text()
     role = f"zot_run_{database.partition('?')[0][-8:]}"
-    [grants] = re.findall(r"```text\n(CREATE ROLE zot_run .*?)```", page, re.DOTALL)
+    [grants] = re.findall(r"```sql\n(CREATE ROLE zot_run .*?)```", page, re.DOTALL)
     await tell(database, grants.replace("zot_run", role))
     journal = await open_journal(database.replace("//zot@", f"//{role}@"))
     record = await journal.record("a")

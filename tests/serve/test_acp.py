@@ -175,6 +175,23 @@ def test_an_mcp_server_that_cannot_be_used_is_refused(editors: Start, server: Fr
 # Prompts.
 
 
+def test_pieces_of_a_message_share_an_id_that_no_other_message_has(editors: Start) -> None:
+    editor = editors()
+    session = editor.new()
+    script = '!script think hm ;; say a ;; wait 20ms ;; say b ;; call bash {"command": "true"} ;; --- ;; say c'
+    for _ in range(2):
+        editor.prompt(session, script)
+    shown = [one for one in updates(editor.frames) if "messageId" in one]
+    texts: dict[str, str] = {}
+    for one in shown:
+        texts[one["messageId"]] = texts.get(one["messageId"], "") + one["content"]["text"]
+    assert [*texts.values()] == ["hm", "ab", "c"] * 2
+    editor.frames.clear()
+    editor.call("session/load", sessionId=session, cwd=str(editor.cwd), mcpServers=[])
+    again = [one["messageId"] for one in updates(editor.frames) if one["sessionUpdate"].endswith("_chunk")]
+    assert len(again) == len({*again, *texts}) - len(texts) == 8
+
+
 def test_thoughts_and_text_come_in_chunks_and_the_stop_reason_last(editors: Start) -> None:
     editor = editors()
     session = editor.new()

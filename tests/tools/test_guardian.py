@@ -257,7 +257,7 @@ async def test_stopping_the_guardian_or_a_keeper_does_not_stop_the_next_command(
 async def test_an_invalid_interpreter_is_a_clear_failure(context: ToolContext, tmp_path: Path) -> None:
     for python, reason in (
         ("/bin/false", "the guardian ended before it could take it"),
-        (f"{tmp_path}/none", f"[Errno 2] No such file or directory: '{tmp_path}/none'"),
+        (f"{tmp_path}/none", f"{tmp_path}/none: No such file or directory"),
     ):
         guardian = Guardian(python=python)
         assert await Shell(guardian, context, "").fail("true") == f"cannot start the command: {reason}"

@@ -40,7 +40,7 @@ EXAMPLES: dict[type, AgentEvent] = {
 
 
 def maker(client: ClientCapabilities = ABLE) -> acp.UpdateMaker:
-    return acp.UpdateMaker(acp.ToolCards("/work"), client)
+    return acp.UpdateMaker(acp.ToolCards("/work"), client, "m")
 
 
 def updates(*given: AgentEvent, window: int = 1000) -> list[acp.Update]:
@@ -133,7 +133,7 @@ def test_a_conversation_is_replayed_with_its_images() -> None:
         Message("assistant", (TextBlock("hidden"),), "t", shown_text="shown"),
     ]
     cards = acp.ToolCards("/work")
-    found = [update for message in messages for update in acp.replay(message, cards)]
+    found = [update for message in messages for update in acp.replay(message, cards, "m-1")]
     for update in found:
         check("SessionNotification", {"sessionId": "s", "update": update})
     assert [one["sessionUpdate"] for one in found] == [

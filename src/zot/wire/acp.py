@@ -411,9 +411,9 @@ def text_in(result: msgspec.Raw) -> str | None:
 # Session updates.
 
 
-def chunk(kind: str, text: str) -> Update:
+def chunk(kind: str, text: str, message_id: str) -> Update:
     """Return the update for a piece of a message."""
-    return {"sessionUpdate": kind, "content": {"type": "text", "text": text}}
+    return {"sessionUpdate": kind, "content": {"type": "text", "text": text}, "messageId": message_id}
 
 
 def notice(severity: str, title: str) -> Update:
@@ -558,12 +558,26 @@ def _fenced(text: str) -> str:
 
 
 class UpdateMaker:
-    """Session updates from a session's events, in order. Updates that the client cannot show are omitted."""
+    """Session updates from a session's events, in order. Updates that the client cannot show are omitted.
 
-    def __init__(self, cards: ToolCards, client: ClientCapabilities) -> None:
+    ``prefix`` begins the ids of messages. A thought is a message of its own.
+    """
+
+    def __init__(self, cards: ToolCards, client: ClientCapabilities, prefix: str) -> None:
         self.cards = cards
         self._client = client
+        self._prefix = prefix
         self._compactions = 0
+        self._messages = 0
+
+    def new_message(self) -> str:
+        """Begin a message; return its id."""
+        self._messages += 1
+        return f"{self._prefix}-{self._messages}"
+
+    def _chunk(self, kind: str, text: str) -> Update:
+        suffix = "-thought" if kind == "agent_thought_chunk" else ""
+        return chunk(kind, text, f"{self._prefix}-{self._messages}{suffix}")
 
     def updates(self, events: Sequence[AgentEvent], *, window: int = 0) -> Iterator[Update]:
         """Yield the updates for ``events``. ``window`` is the model's context window, 0 if unknown.
@@ -573,7 +587,7 @@ class UpdateMaker:
         running: list[str] = []
         for kind, group in groupby(events, type):
             if (piece := _PIECES.get(kind)) is not None:  # Most events.
-                yield chunk(piece, "".join([one.delta for one in cast(Iterator[TextDelta], group)]))
+                yield self._chunk(piece, "".join([one.delta for one in cast(Iterator[TextDelta], group)]))
                 continue
             for event in group:
                 if isinstance(event, ToolProgress):
@@ -586,15 +600,19 @@ class UpdateMaker:
     def _updates(self, event: AgentEvent, window: int) -> Sequence[Update]:
         match event:
             case TextDelta(delta=delta):
-                return (chunk("agent_message_chunk", delta),)
+                return (self._chunk("agent_message_chunk", delta),)
             case ThinkingDelta(delta=delta):
-                return (chunk("agent_thought_chunk", delta),)
+                return (self._chunk("agent_thought_chunk", delta),)
+            case AssistantStart():
+                self.new_message()
+                return ()
             case ToolCall(id=call_id, name=name, args=args):
                 return (self.cards.call(call_id, name, args),)
             case ToolProgress(id=call_id, text=text):
                 self.cards.progress(call_id, text)
                 return ()
             case ToolResult(id=call_id, is_error=is_error, content=content):
+                self.new_message()  # A daemon does not say when the model starts to answer.
                 images = [{"type": "content", "content": one} for one in map(_image, content) if one is not None]
                 return (self.cards.result(call_id, is_error, images, text_of(content)),)
             case Usage():
@@ -611,7 +629,6 @@ class UpdateMaker:
             case (
                 UserMessage()  # The client shows its own prompts.
                 | TurnStart()
-                | AssistantStart()
                 | ToolUseStart()  # The card appears with the complete call.
                 | ToolUseArgs()
                 | ToolUseEnd()
@@ -664,7 +681,7 @@ def _image(block: TranscriptBlock | ShownBlock) -> dict[str, Any] | None:
             return None
 
 
-def replay(message: Message | PastMessage, cards: ToolCards) -> Iterator[Update]:
+def replay(message: Message | PastMessage, cards: ToolCards, message_id: str) -> Iterator[Update]:
     """Yield the updates that show a message again. Images of a past message are named by their size."""
     if message.role == "tool":
         for block in message.content:
@@ -673,20 +690,21 @@ def replay(message: Message | PastMessage, cards: ToolCards) -> Iterator[Update]
                 yield cards.result(block.call_id, block.is_error, images, text_of(block.content))
         return
     if thought := thought_of(message) if isinstance(message, Message) else message.thought:
-        yield chunk("agent_thought_chunk", thought)
+        yield chunk("agent_thought_chunk", thought, f"{message_id}-thought")
     kind = "user_message_chunk" if message.role == "user" else "agent_message_chunk"
     shown = show(message).content if isinstance(message, Message) else message.content
     if text := text_of(shown):
-        yield chunk(kind, text)
+        yield chunk(kind, text, message_id)
     for one in message.content:
         if isinstance(one, CallBlock | ShownCall):
             yield cards.call(one.id, one.name, one.args)
         elif (image := _image(one)) is not None:
-            yield {"sessionUpdate": kind, "content": image}
+            yield {"sessionUpdate": kind, "content": image, "messageId": message_id}
 
 
-def prompted(content: Sequence[ShownBlock]) -> Iterator[Update]:
+def prompted(content: Sequence[ShownBlock], message_id: str) -> Iterator[Update]:
     """Yield the updates for a prompt that another client sent."""
     if text := text_of(content):
-        yield chunk("user_message_chunk", text)
-    yield from (chunk("user_message_chunk", _image_note(one)) for one in content if isinstance(one, ShownImage))
+        yield chunk("user_message_chunk", text, message_id)
+    images = (one for one in content if isinstance(one, ShownImage))
+    yield from (chunk("user_message_chunk", _image_note(one), message_id) for one in images)

@@ -277,10 +277,10 @@ async def test_a_long_list_of_offers_counts_the_hidden_ones(tmp_path: Path) -> N
         await person.sees("ready")
         await person.pilot.press("/")
         await person.sees("/help")
-        await person.sees("15 more: Up, Down; Tab takes it")
+        await person.sees("16 more: Up, Down; Tab takes it")
         await person.pilot.press("up")
         await person.sees("/exit   leave")
-        await person.sees("15 more")
+        await person.sees("16 more")
         await person.pilot.press(*"se")
         await person.sees("/session ")
         assert "more:" not in person.screen

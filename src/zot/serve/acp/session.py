@@ -229,7 +229,8 @@ class AcpSession(WritingSubscriber):
         self.backend = backend
         backend.view = self
         self._server = server
-        self._updates = acp.UpdateMaker(acp.ToolCards(backend.cwd, _text_on_disk), server.greeting.client)
+        cards = acp.ToolCards(backend.cwd, _text_on_disk)
+        self._updates = acp.UpdateMaker(cards, server.greeting.client, os.urandom(4).hex())
         self._summary = RunSummary()
         #: The prompts without an answer, by their id.
         self._replies: dict[str, PromptReply] = {}
@@ -308,9 +309,11 @@ class AcpSession(WritingSubscriber):
         if not self.is_titled:
             self.is_titled = True
             self.update({"sessionUpdate": "session_info_update", "title": titled(text_of(message.content))})
+        message_id = self._updates.new_message()
         if not self._steered(message) and not self._started(message.prompt_id):
-            for update in acp.prompted(message.content):
+            for update in acp.prompted(message.content, message_id):
                 self.update(update)
+        self._updates.new_message()
 
     def _steered(self, message: UserMessage) -> bool:
         """Take note that a message of this client steers the current run. False if it is not one; they have no id."""
@@ -355,7 +358,7 @@ class AcpSession(WritingSubscriber):
             self._expected.append(reply)
             return
         if said := answer.display or answer.insert:
-            self.update(acp.chunk("agent_message_chunk", said))
+            self.update(acp.chunk("agent_message_chunk", said, self._updates.new_message()))
         reply.stop("end_turn")
 
     def _started(self, prompt_id: str) -> bool:
@@ -507,7 +510,7 @@ class AcpSession(WritingSubscriber):
         for message in await self.backend.messages():
             calls = [one for one in message.content if isinstance(one, CallBlock) and one.name == "write"]
             old = {one.id: await self.backend.old_text(one.id) for one in calls}
-            for update in acp.replay(message, cards):
+            for update in acp.replay(message, cards, self._updates.new_message()):
                 self.update(update)
             if self.full:
                 await self.room()

@@ -214,9 +214,9 @@ export class Composer {
 
   // Queued prompts.
 
-  enqueue(promptId, text) {
+  enqueue(promptId, text, steers = false) {
     const label = text || "Attachments";
-    this.queue.append(h("li", { data: { prompt: promptId } }, h("span", { class: "facts" }, "Queued"), h("span", { class: "text" }, label),
+    this.queue.append(h("li", { data: { prompt: promptId } }, h("span", { class: "facts" }, steers ? "Steers" : "Queued"), h("span", { class: "text" }, label),
       button(`Withdraw: ${label}`, () => this.withdraw(promptId), { kind: "quiet", picture: "close" })));
     this.queue.hidden = false;
   }

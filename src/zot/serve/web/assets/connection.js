@@ -4,6 +4,7 @@ const FIRST_MS = 100;
 const LONGEST_MS = 8000;
 const BEAT_MS = 10000;
 const ANSWER_MS = 8000;
+const ENDS = ["turn_end", "error", "done"];
 
 /** The daemon refused a call. */
 export class Refused extends Error {
@@ -69,6 +70,7 @@ export class Connection extends EventTarget {
     address.protocol = address.protocol.replace("http", "ws");
     const socket = new WebSocket(address, ["zot.v1"]);
     this.socket = socket;
+    setTimeout(() => socket.readyState === WebSocket.CONNECTING && socket.close(), ANSWER_MS);
     socket.onopen = () => this.greet(socket);
     socket.onmessage = (message) => this.socket === socket && this.take(JSON.parse(message.data));
     socket.onclose = () => this.socket === socket && this.lose();
@@ -181,7 +183,7 @@ export class Connection extends EventTarget {
     if (seq !== undefined) {
       if (seq <= one.last) return;
       one.last = seq;
-    }
+    } else if (ENDS.includes(event?.type)) return; // Of a prompt that never ran: its call is answered as well.
     this.tell({ id: sessionId, event, seq, old: one.catching && seq !== one.asked });
     this.progress(one);
   }
@@ -257,7 +259,7 @@ export function post(base, path, body) {
 /** Return who this browser is for the daemon; null if it is not paired, undefined if the daemon does not answer. */
 export async function device(base) {
   try {
-    const answer = await fetch(new URL("device", base), { cache: "no-store", credentials: "same-origin" });
+    const answer = await fetch(new URL("device", base), { cache: "no-store", credentials: "same-origin", signal: AbortSignal.timeout(ANSWER_MS) });
     if (answer.ok) return await answer.json();
     return answer.status === 401 ? null : undefined;
   } catch {

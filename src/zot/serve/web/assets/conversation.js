@@ -18,6 +18,7 @@ export class Conversation {
     this.board = board;
     this.id = id;
     this.lost = new Map(); // Prompts whose answer was lost with the connection, by prompt id.
+    this.waiting = new Map(); // Prompts that were sent and not answered yet, by prompt id.
     this.isLoaded = false;
     this.loads = 0;
     this.first = 0; // The number of the oldest message that is shown.
@@ -33,7 +34,7 @@ export class Conversation {
       complete: (kind, word) => this.complete(kind, word),
       send: (prompt) => this.submit(prompt),
       stop: () => this.act("session/cancel"),
-      withdraw: (promptId) => this.act("session/take_back", { promptId }),
+      withdraw: (promptId) => this.withdraw(promptId),
     });
     this.newest = downButton(() => this.toEnd(true));
     this.build();
@@ -45,11 +46,9 @@ export class Conversation {
     this.status = h("p", { class: "facts", role: "status" });
     this.place = h("p", { class: "facts place" });
     this.meter = h("meter", { min: 0, max: 1, hidden: true, "aria-label": "Share of the context window in use" });
-    this.extensionButton = button("Extensions", () => this.showExtensions(), { kind: "quiet" });
-    this.extensionButton.hidden = true;
+    this.extensionButton = button("Extensions", () => this.showExtensions(), { kind: "quiet", hidden: true });
     this.menu = h("details", { class: "menu" }, h("summary", { "aria-label": "Actions", title: "Actions" }, icon("more")), h("div", { class: "items" },
-      ...[["Rename…", "rename"], ["Rewind…", "rewind"], ["Fork", "fork"], ["Compact", "compact"], ["Delete…", "remove"]].map(([text, name]) =>
-        button(text, () => { this.menu.open = false; this[name](); }, { kind: "quiet" }))));
+      ...ACTIONS.map(([text, name]) => button(text, () => { this.menu.open = false; this[name](); }, { kind: "quiet" }))));
     this.menu.addEventListener("keydown", (press) => {
       if (press.key !== "Escape") return;
       this.menu.open = false;
@@ -181,7 +180,7 @@ export class Conversation {
     const state = await this.call("session/state").catch(() => null);
     if (!state) return;
     this.state = state;
-    this.facts();
+    this.drawExtensions();
   }
 
   async readExtensions() {
@@ -189,12 +188,21 @@ export class Conversation {
     if (!found) return;
     this.extensions = found.extensions;
     this.commands = null;
-    const broken = this.extensions.filter((one) => !["running", "starting", "disabled", "shadowed"].includes(one.state)).length;
-    say(this.extensionButton, broken ? `${broken} of ${this.extensions.length} extensions do not run` : `${this.extensions.length} extension${this.extensions.length === 1 ? "" : "s"}`);
-    this.extensionButton.classList.toggle("warn", broken > 0);
-    this.extensionButton.hidden = !this.extensions.length;
+    this.drawExtensions();
     clearTimeout(this.looking); // Nothing is sent when one has started or given up.
     if (this.extensions.some((one) => ["starting", "restarting"].includes(one.state))) this.looking = setTimeout(() => this.readExtensions(), 1000);
+  }
+
+  /** What the button says: how many extensions and MCP servers there are, and how many of them do not run. */
+  drawExtensions() {
+    const servers = this.state?.mcp ?? [];
+    const count = (all, name) => all.length ? `${all.length} ${name}${all.length === 1 ? "" : "s"}` : "";
+    const names = [count(this.extensions, "extension"), count(servers, "MCP server")].filter(Boolean).join(", ");
+    const broken = [...this.extensions, ...servers].filter((one) => !FINE.includes(one.state)).length;
+    say(this.extensionButton, broken ? `${names}: ${broken} not running` : names);
+    this.extensionButton.classList.toggle("warn", broken > 0);
+    this.extensionButton.hidden = !names;
+    this.update();
   }
 
   // Drawing.
@@ -204,7 +212,11 @@ export class Conversation {
     say(this.title, this.board.titleOf(this.id));
     this.composer.update(running);
     this.composer.element.hidden = this.connection.capabilities.size > 0 && !this.connection.may("session/prompt");
-    this.menu.hidden = !this.connection.may("session/rename");
+    [...this.menu.querySelectorAll("button")].forEach((one, at) => {
+      const [, name, method] = ACTIONS[at];
+      one.hidden = !this.connection.may(method) || (name === "showExtensions" && this.extensionButton.hidden);
+    });
+    this.menu.hidden = !this.menu.querySelector("button:not([hidden])");
     this.facts();
   }
 
@@ -283,22 +295,37 @@ export class Conversation {
 
   async prompt(prompt, attachments = [], steers = false) {
     const promptId = newId();
-    if (this.transcript.running && !steers) this.composer.enqueue(promptId, prompt);
+    if (this.transcript.running) this.composer.enqueue(promptId, prompt, steers);
+    this.waiting.set(promptId, { text: prompt, attachments });
     this.sticks = true;
     const files = attachments.map(({ dataB64, filename, mimeType }) => ({ dataB64, filename, ...(mimeType ? { mimeType } : {}) }));
     try {
       await this.call(steers ? "session/steer" : "session/prompt", { prompt, promptId, ...(files.length ? { attachments: files } : {}) });
-      announce("The answer is complete.");
+      if (!steers && this.waiting.has(promptId)) announce("The answer is complete.");
     } catch (problem) {
+      if (!this.waiting.has(promptId)) return; // It was withdrawn.
       // A turn that failed shows its error, perhaps later; a prompt that was refused never became one.
       const began = this.transcript.prompts.has(promptId) || problem.data?.stopReason;
       if (problem.sent && !began) {
+        this.waiting.delete(promptId);
         this.lost.set(promptId, { text: prompt, attachments }); // The replay will tell.
         return;
       }
       if (!began) this.unsent(prompt, attachments, problem.message);
     }
+    this.waiting.delete(promptId);
     this.composer.dequeue(promptId);
+  }
+
+  /** Take back a prompt that waits. The daemon answers a queued one only after the running turn, and nobody waits for that. */
+  async withdraw(promptId) {
+    const one = this.waiting.get(promptId);
+    if (!one) return;
+    this.waiting.delete(promptId);
+    if (await this.act("session/take_back", { promptId })) {
+      this.composer.dequeue(promptId);
+      this.composer.restore(one.text, one.attachments);
+    } else (this.connection.isUp ? this.waiting : this.lost).set(promptId, one);
   }
 
   // Actions.
@@ -337,7 +364,8 @@ export class Conversation {
   }
 
   async model(name) {
-    const { models } = await this.act("session/models") ?? { models: [] };
+    const { models } = await this.act("session/models") ?? {};
+    if (!models) return;
     const id = name || await dialog("Choose a model", (close) => h("ul", { class: "choices" }, ...models.map((one) => h("li", null,
       button(one.name || one.id, () => close(one.id), { kind: one.id === this.state?.model ? "main" : "" })))));
     if (id && await this.act("session/configure", { overrides: { model: id } })) toast(`The model is ${id} now.`);
@@ -393,12 +421,15 @@ export class Conversation {
   }
 
   async showExtensions() {
-    await this.readExtensions();
-    dialog("Extensions", () => h("ul", { class: "extensions" }, ...this.extensions.map((one) => h("li", { data: { state: one.state } },
-      h("div", { class: "row" }, h("span", { class: "dot", "aria-hidden": true }), h("b", null, one.name), h("span", { class: "facts" }, one.state)),
-      one.problem ? h("p", { class: "notice error" }, one.problem) : null,
-      one.tools.length || one.commands.length ? h("p", { class: "facts" },
-        [...one.tools, ...one.commands.map((name) => `/${name}`)].join(", ")) : null))));
+    await Promise.all([this.readExtensions(), this.readState()]);
+    const item = ({ name, state, problem }, offers) => h("li", { data: { state } },
+      h("div", { class: "row" }, h("span", { class: "dot", "aria-hidden": true }), h("b", null, name), h("span", { class: "facts" }, STANDINGS[state] ?? state)),
+      problem ? h("p", { class: "notice error" }, problem) : null, offers ? h("p", { class: "facts" }, offers) : null);
+    const servers = this.state?.mcp ?? [];
+    dialog("Extensions", () => [
+      h("ul", { class: "extensions" }, ...this.extensions.map((one) => item(one, [...one.tools, ...one.commands.map((name) => `/${name}`)].join(", ")))),
+      servers.length ? h("h3", null, "MCP servers") : null,
+      h("ul", { class: "extensions servers" }, ...servers.map((one) => item(one, one.tools ? `${one.tools} tool${one.tools === 1 ? "" : "s"}` : "")))]);
   }
 
   stop() {
@@ -406,6 +437,14 @@ export class Conversation {
   }
 }
 
+/** States in which an extension or an MCP server needs nobody's attention. */
+const FINE = ["idle", "starting", "running", "disabled", "shadowed"];
+const STANDINGS = { idle: "starts when it is used", login: "needs a login" };
+/** The actions of the menu: a label, a method of the view, and the daemon's method that it needs. */
+const ACTIONS = [
+  ["Rename…", "rename", "session/rename"], ["Rewind…", "rewind", "session/rewind"], ["Fork", "fork", "session/fork"],
+  ["Compact", "compact", "session/compact"], ["Extensions…", "showExtensions", "session/extensions"], ["Delete…", "remove", "session/delete"],
+];
 const WORDS = { changed: "is changed back", created: "is created again", removed: "is removed" };
 const BUILT_IN = {
   clear: { help: "Clear the conversation", run: "clear" },

@@ -3,7 +3,7 @@
 const PROPERTIES = new Set([
   "href", "rel", "target", "title", "tabIndex", "type", "value", "placeholder", "rows", "hidden", "open", "id", "htmlFor",
   "disabled", "required", "autocomplete", "spellcheck", "dateTime", "name", "checked", "max", "min", "multiple", "src", "alt",
-  "accept", "dir", "enterKeyHint", "step", "minLength", "maxLength",
+  "accept", "enterKeyHint", "step", "minLength", "maxLength",
 ]);
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -37,12 +37,8 @@ export function svg(name, attributes, ...children) {
 }
 
 const ICONS = {
-  back: "M15 5l-7 7 7 7", plus: "M12 5v14M5 12h14", send: "M5 12h13M12 5l7 7-7 7", stop: "M7 7h10v10H7z",
-  inbox: "M4 13l3-8h10l3 8v6H4zM4 13h5l1 3h4l1-3h5", chart: "M5 20V11M12 20V4M19 20v-6", list: "M4 6h16M4 12h16M4 18h10",
-  search: "M10.5 4a6.5 6.5 0 1 1 0 13 6.5 6.5 0 0 1 0-13zM15.5 15.5L20 20", more: "M5 12h.01M12 12h.01M19 12h.01",
-  gear: "M4 8h8M18 8h2M4 16h2M12 16h8M15 5v6M9 13v6", clip: "M18 9l-8 8a3 3 0 0 1-4-4l8-8a4.5 4.5 0 0 1 6.500 6.500l-8 8",
-  close: "M6 6l12 12M18 6L6 18", bolt: "M13 3L5 14h6l-1 7 8-11h-6z", check: "M5 12l5 5 9-10", branch: "M7 4v16M7 14c8 0 10-3 10-8M17 6h.01",
-  copy: "M9 9h10v11H9zM15 9V4H5v11h4", clock: "M12 4a8 8 0 1 1 0 16 8 8 0 0 1 0-16zM12 8v4l3 2", down: "M6 9l6 6 6-6",
+  back: "M15 5l-7 7 7 7", send: "M5 12h13M12 5l7 7-7 7", more: "M5 12h.01M12 12h.01M19 12h.01",
+  clip: "M18 9l-8 8a3 3 0 0 1-4-4l8-8a4.5 4.5 0 0 1 6.5 6.5l-8 8", close: "M6 6l12 12M18 6L6 18", copy: "M9 9h10v11H9zM15 9V4H5v11h4", down: "M6 9l6 6 6-6",
 };
 
 /** A small drawing that says nothing to screen readers: its button has a name. */

@@ -99,8 +99,8 @@ export class Overview {
     const most = Math.max(...all.map(([, value]) => value), 1e-9);
     return h("ul", { class: "bars" }, ...all.map(([name, value, one]) => h("li", null, h("span", { class: "name" }, name),
       h("span", { class: "value" }, this.metric.text(value)),
-      svg("svg", { viewBox: "0 0 100 4", preserveAspectRatio: "none", class: "share", "aria-hidden": true }, svg("rect", { class: "bar none", x: 0, y: 0, width: 100, height: 4, rx: 2 }),
-        svg("rect", { class: "bar", x: 0, y: 0, width: Math.max(1, (value / most) * 100).toFixed(1), height: 4, rx: 2 })),
+      svg("svg", { viewBox: "0 0 100 4", preserveAspectRatio: "none", class: "share", "aria-hidden": true }, svg("rect", { class: "bar none", x: 0, y: 0, width: 100, height: 4 }),
+        svg("rect", { class: "bar", x: 0, y: 0, width: Math.max(1, (value / most) * 100).toFixed(1), height: 4 })),
       h("span", { class: "facts" }, `${short(one.requestCount)} calls, ${short(one.totalTokens)} tokens`))));
   }
 

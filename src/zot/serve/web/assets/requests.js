@@ -41,10 +41,10 @@ export class Cards {
     const { sessionId, id, kind } = request;
     const result = h("p", { class: "outcome", role: "status" });
     const buttons = h("div", { class: "buttons" });
-    const left = h("time", { dateTime: request.deadline, title: request.deadline, data: { deadline: request.deadline } });
+    const left = h("time", { dateTime: request.deadline, title: request.deadline });
     const title = visible(kind === "approval" ? request.tool : `${request.origin ?? "A tool"} asks`);
     const place = h("a", { href: `#/s/${encodeURIComponent(sessionId)}` });
-    const one = { sessionId, id, buttons, result, place, who: h("p", { class: "facts" }), request, element: null };
+    const one = { sessionId, id, buttons, result, place, left, who: h("p", { class: "facts" }), request, element: null };
     const body = kind === "approval" ? described(request.tool, request.args) : this.question(request, one);
     if (kind === "approval" && this.board.connection.may("session/approve")) {
       const decide = (decision) => () => this.answer(one, "session/approve", { decision });
@@ -106,13 +106,11 @@ export class Cards {
 
   /** Show the time left, and what is known of the session by now. */
   tick() {
-    for (const one of [...this.shown.values()].flat()) {
-      say(one.place, this.board.titleOf(one.sessionId));
-      say(one.who, this.board.asker(one.request));
-    }
-    for (const one of document.querySelectorAll(".request:not([data-settled]) time[data-deadline]")) {
-      const seconds = Math.round((Date.parse(one.dataset.deadline) - Date.now()) / 1000);
-      if (Number.isFinite(seconds)) say(one, seconds > 90 ? `${Math.round(seconds / 60)} min left` : `${Math.max(0, seconds)} s left`);
+    for (const { sessionId, request, place, left, who } of [...this.shown.values()].flat()) {
+      say(place, this.board.titleOf(sessionId));
+      say(who, this.board.asker(request));
+      const seconds = Math.round((Date.parse(request.deadline) - Date.now()) / 1000);
+      if (Number.isFinite(seconds)) say(left, seconds > 90 ? `${Math.round(seconds / 60)} min left` : `${Math.max(0, seconds)} s left`);
     }
   }
 }
