@@ -165,7 +165,7 @@ def test_an_invalid_schema_file_is_named(tmp_path: Path, content: bytes | None, 
         file.write_bytes(content)
     with pytest.raises(ConfigError) as caught:
         load(str(file))
-    assert str(caught.value).startswith(f"{file}: ")
+    assert str(file) in str(caught.value)
     assert reason in str(caught.value)
 
 

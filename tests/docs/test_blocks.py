@@ -44,11 +44,17 @@ def check_shell(text: str) -> None:
     subprocess.run(["sh", "-n"], input=text.encode(), check=True, timeout=PATIENCE_S)
 
 
+def check_sql(text: str) -> None:
+    """Check that only whole statements are shown; test_postgres.py runs them."""
+    assert all(line.endswith(";") for line in text.rstrip("\n").split("\n"))
+
+
 CHECKS: dict[str, Callable[[str], object]] = {
     "python": check_python,
     "sh": check_shell,
     "json": json.loads,
     "toml": tomllib.loads,
+    "sql": check_sql,
 }
 
 

@@ -193,7 +193,7 @@ async def test_a_command_that_stops_its_keeper_and_the_guardian_is_over_in_time(
 async def test_closing_waits_for_the_end_of_a_job_even_without_waiting_for_the_guardian(
     kept: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zot.tools.guardian.REAP_S", 0.0)
+    monkeypatch.setattr("zot.tools.guardian.SHUT_DOWN_S", 0.0)
     await kept.run("(trap '' TERM; echo up; sleep 60; sleep 60) &")
     assert kept.left() != []
     await kept.processes.close()

@@ -17,6 +17,8 @@ from zot.tools.guardian_process.kernel import hide_memory, raise_priority
 from zot.tools.guardian_process.spawn_request import SpawnRequest, encode_request
 from zot.tools.process import CLOSE_GRACE_S, REAP_S, Child, Groups, Processes, Program, end_each, kill_orphans, resolve
 
+#: Time for a guardian to end after its last child.
+SHUT_DOWN_S = REAP_S
 #: Error of a command that no keeper took.
 ENDED = "the guardian ended before it could take it"
 #: Time for a keeper to report that the command runs, and later to list its processes.
@@ -236,7 +238,7 @@ class Guardian:
         self._wake()
         loop.add_reader(self._socket, resolve, left)
         try:
-            await asyncio.wait({left}, timeout=REAP_S)
+            await asyncio.wait({left}, timeout=SHUT_DOWN_S)
         finally:
             loop.remove_reader(self._socket)
             if left.done():
