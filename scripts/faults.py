@@ -85,7 +85,7 @@ SCENARIOS: dict[str, Scenario] = {
     "fork": Scenario(("sessions", "fork", "s", "--as", "copy"), "copy", dies=True),
     "rename": Scenario(("sessions", "rename", "s", "Another title"), "Another title"),
     "delete": Scenario(("sessions", "delete", "s", "--yes"), "removed", dies=True),
-    "gc": Scenario(("sessions", "gc"), "0 images", dies=True),
+    "gc": Scenario(("sessions", "gc"), "0 unused images", dies=True),
     "check": Scenario(("sessions", "check"), "as it was written"),
     "backup": Scenario(("sessions", "backup", "{home}/copy.db"), "", dies=True),
     "rewind": Scenario(("sessions", "rewind", "s", "--messages", "3"), ""),

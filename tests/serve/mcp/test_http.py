@@ -233,7 +233,7 @@ async def test_a_task_that_asks_is_answered_by_an_update(tmp_path: Path) -> None
     async with faced(tmp_path, policy=("bash:sleep *=allow", "bash=ask")) as face:
         caller = WebCaller(face, elicitation={}, extensions={TASKS: {}})
         script = (
-            '!script call bash {"command": "sleep 2.2"} ;; --- ;; call bash {"command": "touch made"} ;; --- ;; say ok'
+            '!script call bash {"command": "sleep 4"} ;; --- ;; call bash {"command": "touch made"} ;; --- ;; say ok'
         )
         made = await caller.tool("zot", {"prompt": script, "cwd": str(tmp_path)})
         task = made["taskId"]

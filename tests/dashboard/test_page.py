@@ -4,32 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
-from browser import Browser, browsing
+from browser import Browser
 from optional import needs
+from serve.web.face import Face, until
+from serve.web.pages import IDLE, begin, link, messages, paired, text_of
 from zot.config.tokens import path_in, read_scoped, revoke, scoped_path_beside
 
-from .face import Face, until
-from .pages import IDLE, begin, dashboard, link, messages, paired, text_of
-
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Browser]:
-    async with browsing(tmp_path_factory.mktemp("chromium")) as browser:
-        yield browser
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def face(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Face]:
-    async with dashboard(tmp_path_factory.mktemp("dashboard") / "home") as face:
-        yield face
 
 
 @needs("chromium")
