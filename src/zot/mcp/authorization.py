@@ -47,7 +47,7 @@ class AuthorizationFailed(Exception):
 
 
 class LoginNeeded(AuthorizationFailed):
-    """A person has to log in, and nobody can be asked now."""
+    """The user has to log in, and cannot be asked now."""
 
 
 class StoredToken(msgspec.Struct, frozen=True, omit_defaults=True):

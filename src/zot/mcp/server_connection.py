@@ -94,7 +94,7 @@ class McpLaunch(msgspec.Struct, frozen=True):
     transport: Callable[[], Transport] | None = None
     tokens: ServerTokens | None = None
     net: bool = True
-    #: Shows a person the address of a login; None if nobody can log in now. Then greetings have more time.
+    #: Shows the user the address of a login; None if no user can log in now. Then greetings have more time.
     browse: Browse | None = None
     patient: McpDeadlines = McpDeadlines(start_s=360.0, discover_s=360.0)
 

@@ -325,7 +325,7 @@ async def test_roles_and_bound_sessions_hold(tmp_path: Path) -> None:
         assert "role prompt" in refused["error"]["message"]
         prompter = WebCaller(face, scoped(face, "prompter", "prompt"), elicitation={})
         denied = structured(await prompter.tool("zot", {"prompt": "!bash touch made", "cwd": str(tmp_path)}))["denied"]
-        assert "nobody could be asked" in denied[0]
+        assert "no user could be asked" in denied[0]
         asked = await WebCaller(face, elicitation={}).tool("zot", {"prompt": "!bash touch made", "cwd": str(tmp_path)})
         answer = {key: {"action": "accept", "content": {"decision": "allow_once"}} for key in asked["inputRequests"]}
         watcher = WebCaller(face, scoped(face, "watcher", "prompt", "view"), elicitation={})

@@ -208,7 +208,7 @@ def test_a_call_is_denied_at_once_if_the_client_cannot_be_asked(
         caller.greet(**capabilities)
     result = caller.tool("zot", {"prompt": "!bash touch made"})
     [denied] = structured(result)["denied"]
-    assert "bash: touch made: nobody could be asked" in denied
+    assert "bash: touch made: no user could be asked" in denied
     assert denied in result["content"][-1]["text"]
     assert not (caller.cwd / "made").exists()
 

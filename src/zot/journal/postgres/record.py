@@ -54,7 +54,7 @@ class PostgresRecord(SessionStore):
     ) -> None:
         super().__init__(journal, session, last, patience_s=patience_s)
         self._database = journal
-        #: Grows with every lease of the session, whoever takes it.
+        #: Grows with every lease of the session, by any process.
         self.fence = 0
         #: When the lease ends unless it is renewed, by `time.monotonic`: never later than by the database's clock.
         self._holds_until = 0.0

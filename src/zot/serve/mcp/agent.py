@@ -53,7 +53,7 @@ _OUTPUT: Final = {
         "session": {"type": "string", "description": "The id of the session, for zot_reply."},
         "text": {"type": "string", "description": "The agent's answer, or why there is none."},
         "stop": {"type": "string", "description": "How the run ended: end_turn, length, error or aborted."},
-        "denied": {"type": "array", "items": {"type": "string"}, "description": "Calls that nobody allowed."},
+        "denied": {"type": "array", "items": {"type": "string"}, "description": "Calls that no user allowed."},
     },
     "required": ["session", "text", "stop", "denied"],
 }
@@ -214,8 +214,8 @@ class RecordedRun:
 
 _REASONS: Final[Mapping[str, str]] = {
     "reject": "refused",
-    "expired": "nobody answered in time",
-    "unanswerable": "nobody could be asked, because the client has no elicitation",
+    "expired": "no user answered in time",
+    "unanswerable": "no user could be asked, because the client has no elicitation",
     "aborted": "the run was aborted",
 }
 

@@ -317,7 +317,7 @@ export class Conversation {
     this.composer.dequeue(promptId);
   }
 
-  /** Take back a prompt that waits. The daemon answers a queued one only after the running turn, and nobody waits for that. */
+  /** Take back a prompt that waits. The daemon answers a queued one only after the running turn, so this does not wait. */
   async withdraw(promptId) {
     const one = this.waiting.get(promptId);
     if (!one) return;
@@ -437,7 +437,7 @@ export class Conversation {
   }
 }
 
-/** States in which an extension or an MCP server needs nobody's attention. */
+/** States in which an extension or an MCP server needs no attention. */
 const FINE = ["idle", "starting", "running", "disabled", "shadowed"];
 const STANDINGS = { idle: "starts when it is used", login: "needs a login" };
 /** The actions of the menu: a label, a method of the view, and the daemon's method that it needs. */

@@ -23,7 +23,7 @@ export class Panels {
     this.open = new Map();
   }
 
-  /** Forget all: whoever attaches is told what is open. */
+  /** Forget all: an attach sends the open panels again. */
   reset() {
     this.open.clear();
     fill(this.element);

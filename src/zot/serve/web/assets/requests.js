@@ -6,7 +6,7 @@ import { described } from "./tools.js";
 
 const WORDS = {
   allow_once: "Allowed once", allow_always: "Always allowed", reject: "Rejected", accept: "Answered", decline: "Declined",
-  cancel: "Cancelled", expired: "Expired", aborted: "Aborted", unanswerable: "Nobody could answer",
+  cancel: "Cancelled", expired: "Expired", aborted: "Aborted", unanswerable: "No user to ask",
 };
 
 /** The kinds of requests: the events that open and settle one, and how it is answered. */
@@ -86,7 +86,7 @@ export class Cards {
     try {
       await this.board.connection.call(method, { sessionId: one.sessionId, requestId: one.id, ...params });
     } catch (problem) {
-      if (one.element.dataset.settled !== undefined) return; // Somebody else was first, and the card says who.
+      if (one.element.dataset.settled !== undefined) return; // Another client was first; the card says who.
       say(one.result, problem.message);
       for (const each of one.buttons.children) each.disabled = false;
       this.board.refresh();
