@@ -29,16 +29,18 @@ async def _show(path: str, *, as_json: bool) -> int:
         return 0
     heartbeats = ", ".join(f"{age:.1f} s ago" for age in status.workers) or "none"
     write(f"workers    {len(status.workers)}; heartbeats: {heartbeats}\n")
-    write(f"sessions   {status.sessions}; {status.leased} run, {status.abandoned} wait to be taken over\n")
-    write(f"requests   {status.requests} wait for a worker\n")
+    lag = f", the longest for {status.takeover_lag_s:.1f} s" if status.abandoned else ""
+    write(f"sessions   {status.sessions}; {status.leased} run, {status.abandoned} wait to be taken over{lag}\n")
+    lag = f", the oldest for {status.request_lag_s:.1f} s" if status.requests else ""
+    write(f"requests   {status.requests} wait for a worker{lag}\n")
     if status.pools:
         rows = [[pool.name, str(pool.waiting), str(pool.running), f"{pool.oldest_s:.1f} s"] for pool in status.pools]
         write("\n" + aligned([["pool", "waiting", "running", "oldest"], *rows]))
     return 0
 
 
-GROUP = CommandGroup("zot fleet", "Look at sessions on many machines.", (
-    Subcommand("status", "", "Show workers, pools, leases and what waits.", _status),
+GROUP = CommandGroup("zot fleet", "Inspect sessions on many machines.", (
+    Subcommand("status", "", "Show workers, sessions, and the prompts and requests that wait.", _status),
 ), flags=(STORE_FLAG, JSON_FLAG), examples=(
     ("zot fleet status --store postgresql://zot@db/sessions", "See whether prompts wait for workers."),
 ))  # fmt: skip

@@ -16,6 +16,7 @@ from procrastinate.schema import SchemaManager
 
 from zot.encoding import thread_safe_type
 from zot.errors import StoreFailed
+from zot.journal.connection import Connection
 from zot.journal.postgres.connection import Address, DatabaseError, explained
 from zot.messages import ImageBlock
 
@@ -78,7 +79,8 @@ class PromptQueue:
         self._over: set[int] = set()
 
         @self._app.task(name=_TASK, pass_context=True, retry=_TryAgain())
-        async def prompt(context: procrastinate.JobContext, body: str) -> None:
+        async def prompt(context: procrastinate.JobContext, body: str, tenant: str = "") -> None:
+            del tenant  # For `load_of`.
             assert run is not None
             assert context.job.id is not None
             self._running.add(context.job.id)
@@ -103,12 +105,13 @@ class PromptQueue:
         """Disconnect."""
         await self._app.close_async()
 
-    async def add(self, prompt: QueuedPrompt, *, session: int, pool: str = DEFAULT_POOL) -> int:
-        """Queue a prompt for a session, by its number; return its job's number. Raise StoreFailed."""
+    async def add(self, prompt: QueuedPrompt, *, session: int, pool: str = DEFAULT_POOL, tenant: str = "") -> int:
+        """Queue a tenant's prompt for a session, by its number; return its job's number. Raise StoreFailed."""
         # Not JSON of PostgreSQL: that has no NUL.
         body = base64.b64encode(msgspec.json.encode(prompt)).decode()
+        job = self._app.configure_task(_TASK, queue=pool, lock=str(session))
         try:
-            return await self._app.configure_task(_TASK, queue=pool, lock=str(session)).defer_async(body=body)
+            return await job.defer_async(body=body, tenant=tenant.replace("\0", ""))
         except ConnectorException as problem:
             raise self._failed(problem) from problem
 
@@ -204,3 +207,20 @@ class PromptQueue:
             connection.execute("COMMIT")
         finally:
             connection.close()
+
+
+class TenantLoad(msgspec.Struct, frozen=True):
+    """The prompts of a tenant that wait, and the sessions, by number, that run them or have them waiting."""
+
+    waiting: int
+    sessions: frozenset[int]
+
+
+def load_of(connection: Connection, tenant: str) -> TenantLoad:
+    """Return the prompts of a tenant that are in the queue, at all gateways."""
+    query = (
+        "SELECT lock, count(*) FILTER (WHERE status = 'todo') FROM procrastinate_jobs"
+        " WHERE status IN ('todo', 'doing') AND args ->> 'tenant' = ? GROUP BY lock"
+    )
+    found = connection.execute(query, (tenant.replace("\0", ""),)).fetchall()
+    return TenantLoad(sum(waiting for _, waiting in found), frozenset(int(session) for session, _ in found))

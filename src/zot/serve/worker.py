@@ -25,6 +25,7 @@ from zot.errors import (
 )
 from zot.events import UserMessage
 from zot.fleet import worker_requests
+from zot.fleet.pools import abandoned
 from zot.fleet.prompt_queue import PromptQueue, QueuedPrompt
 from zot.fleet.worker_requests import REQUESTS, AbortRun, AnswerApproval, DroppedPrompt, Outcome, SteerRun, TakenRequest
 from zot.journal import replay
@@ -40,6 +41,7 @@ from zot.serve.daemon.audit import Audit
 from zot.serve.daemon.daemon import DaemonParts
 from zot.serve.daemon.logs import LogFile
 from zot.serve.daemon.sessions import SessionOpener, settle_all
+from zot.serve.workspaces import Workspaces
 from zot.session.history import Batch
 from zot.session.queue import JobObserver, PromptJob, RepeatedPrompt, checked_prompt
 from zot.session.session import Session
@@ -88,9 +90,11 @@ class _RunOnce(RepeatedPrompt):
 class FleetWorker:
     """Runs prompts of one pool. Its sessions are those of ``pool``, opened with the journal in PostgreSQL."""
 
-    def __init__(self, pool: SessionPool, journal: PostgresJournal, name: str) -> None:
+    def __init__(self, pool: SessionPool, journal: PostgresJournal, name: str, workspaces: Workspaces) -> None:
         """``name`` is that of the pool."""
         self._pool = pool
+        self._workspaces = workspaces
+        self._publishing: set[asyncio.Task[None]] = set()
         self._journal = journal
         self._queue = PromptQueue(journal.address, self._run_prompt)
         self._takeovers: dict[str, asyncio.Task[None]] = {}
@@ -115,10 +119,15 @@ class FleetWorker:
             with suppress(TimeoutError):
                 async with asyncio.timeout(grace_s):
                     await settle_all(self._pool)
+            for session_id in self._pool.ids:
+                session = self._pool.session(session_id)
+                if session is not None and session.approvals.pending is not None:  # It continues elsewhere.
+                    await self._publish(session_id)
         finally:
-            for chore in (*chores, *self._takeovers.values()):
-                chore.cancel()
-            await asyncio.wait([*chores, *self._takeovers.values()])
+            tasks = [*chores, *self._takeovers.values(), *self._publishing]
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
             await asyncio.to_thread(listener.close)
             await self._queue.close()
 
@@ -128,6 +137,8 @@ class FleetWorker:
         """Run a prompt to its end, unless an earlier worker began it: its run was ended or resumed on opening."""
         try:
             async with self._pool.use(prompt.session_id) as session:
+                if not session.worker.busy:  # It may have run elsewhere since it was loaded.
+                    await self._workspaces.prepare(prompt.session_id, session.agent.name)
                 while True:
                     end = _RunEnd()
                     text, images = checked_prompt(prompt.text, prompt.images)
@@ -137,6 +148,7 @@ class FleetWorker:
                     session.worker.accept(run)
                     await session.worker.finish()
                     if run.stored_answer is not None or (end.why is None and await self._has_begun(prompt)):
+                        await self._publish(prompt.session_id)
                         return
                     if end.why is None:  # Not even its first row could be stored.
                         raise StoreFailed("the prompt could not be recorded")
@@ -145,6 +157,8 @@ class FleetWorker:
                     await asyncio.sleep(_BUSY_S)
         except StoreFailed:
             raise  # It is queued again: the database was gone.
+        except SessionBusy as problem:  # Another worker recovers it while it is opened here.
+            raise StoreFailed(str(problem)) from problem
         except Exception as problem:
             # A cancelled prompt is not dropped: it is queued again. A run that has begun continues in its session.
             await self._drop(job, prompt, explained(problem, log, "a prompt"))
@@ -165,7 +179,7 @@ class FleetWorker:
 
     async def _take_over(self) -> None:
         await self._queue.take_over()
-        for session_id in await self._journal.left_behind():
+        for session_id in await self._journal.writing(abandoned, self._name):
             if session_id not in self._takeovers:
                 task = asyncio.create_task(self._recover(session_id), name="zot recovery")
                 self._takeovers[session_id] = task
@@ -175,6 +189,21 @@ class FleetWorker:
             await self._pool.recover_all([session_id])
         finally:
             self._takeovers.pop(session_id, None)
+
+        task = asyncio.create_task(self._publish_at_end(session_id), name="zot push")
+        self._publishing.add(task)
+        task.add_done_callback(self._publishing.discard)
+
+    async def _publish_at_end(self, session_id: str) -> None:
+        """Push the files of a recovered session when its run has ended: no prompt of this worker waits for it."""
+        if (session := self._pool.session(session_id)) is not None and session.worker.busy:
+            await session.worker.finish()
+        await self._publish(session_id)
+
+    async def _publish(self, session_id: str) -> None:
+        session = self._pool.session(session_id)
+        if session is not None and not session.store.is_broken:  # Not if another worker has taken it over.
+            await self._workspaces.publish(session_id, session.agent.name)
 
     # Requests of clients.
 
@@ -251,8 +280,9 @@ async def serve_worker(
     resources = SharedResources(own_process=True, serves_many=True)
     audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=asyncio.get_running_loop().call_soon)
     parts = DaemonParts(place, agents, journal=journal, resources=resources, audit=audit, flags=flags)
+    parts.workspaces = Workspaces(parts, checks_out=True)
     sessions = worker_sessions(parts)
-    worker = FleetWorker(sessions, journal, pool)
+    worker = FleetWorker(sessions, journal, pool, parts.workspaces)
     sys.stderr.write(f"zot: working for {journal.path}, pool {pool}\n")
     try:
         await worker.run(concurrency=concurrency, stop=stop, grace_s=parts.settings.grace_s)

@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from daemons import PATIENCE_S, Caller, Frame, running
+from daemons import PATIENCE_S, Caller, Frame, Running, running
 from zot.config.configured_agents import AgentConfigs
 from zot.config.paths import DaemonPaths
+from zot.fleet.pools import abandoned
 from zot.fleet.status import status_of_fleet
 from zot.journal.opening import open_journal
 from zot.journal.postgres.journal import PostgresJournal
@@ -19,7 +20,9 @@ from zot.runtime.shared import SharedResources
 from zot.serve.daemon.audit import Audit
 from zot.serve.daemon.daemon import DaemonParts
 from zot.serve.daemon.logs import LogFile
+from zot.serve.web.asgi import MetricsPage
 from zot.serve.worker import FleetWorker, worker_sessions
+from zot.serve.workspaces import Workspaces
 
 
 def seen_as(store: str, process: str) -> str:
@@ -28,8 +31,8 @@ def seen_as(store: str, process: str) -> str:
 
 
 @asynccontextmanager
-async def working(home: Path, store: str, name: str, **flags: Any) -> AsyncIterator[None]:
-    """Run a worker in this event loop, as `zot worker` does."""
+async def working(home: Path, store: str, name: str, *, pool: str = "default", **flags: Any) -> AsyncIterator[None]:
+    """Run a worker of a pool in this event loop, as `zot worker` does."""
     address = seen_as(store, name)
     place = DaemonPaths("", str(home), str(home), None)
     journal, resources = await open_journal(address), SharedResources(serves_many=True)
@@ -39,8 +42,9 @@ async def working(home: Path, store: str, name: str, **flags: Any) -> AsyncItera
     parts = DaemonParts(
         place, AgentConfigs.load(str(home)), journal=journal, resources=resources, audit=audit, flags=given
     )
+    parts.workspaces = Workspaces(parts, checks_out=True)
     sessions, stop = worker_sessions(parts), asyncio.Event()
-    worker = FleetWorker(sessions, journal, "default")
+    worker = FleetWorker(sessions, journal, pool, parts.workspaces)
     task = asyncio.create_task(worker.run(concurrency=4, stop=stop, grace_s=0.1))
     try:
         yield
@@ -183,3 +187,108 @@ async def test_a_prompt_that_no_worker_can_run_is_refused(tmp_path: Path, databa
         gone.rmdir()
         _, why = await caller.error("session/prompt", sessionId="s", prompt="!echo one")
         assert str(gone) in why
+
+
+async def test_the_agent_decides_the_pool_else_the_directory(tmp_path: Path, database: str) -> None:
+    for name in ("one", "work", "fast", "large", "big"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "one" / "config.toml").write_text(
+        f"[agents.default]\nmodel = 'lab'\n[agents.quick]\nmodel = 'lab'\npool = 'fast'\n"
+        f"[fleet]\npools = {{ '{tmp_path}/big' = 'large' }}\n"
+    )
+    async with running(tmp_path / "one", store=seen_as(database, "one")) as one:
+        caller = await one.caller()
+        for session_id, agent, cwd in (("a", "quick", "big"), ("b", "default", "big"), ("c", "default", "work")):
+            await caller.get("session/new", sessionId=session_id, agentAlias=agent, cwd=str(tmp_path / cwd))
+        numbers = {name: caller.call("session/prompt", sessionId=name, prompt=f"!echo {name}") for name in "abc"}
+        async with asyncio.timeout(PATIENCE_S):
+            while len((status := await one.journal.reading(status_of_fleet)).pools) < 3:
+                await asyncio.sleep(0.02)
+        assert {pool.name: pool.waiting for pool in status.pools} == {"default": 1, "fast": 1, "large": 1}
+        for pool, name in (("large", "b"), ("default", "c"), ("fast", "a")):
+            async with working(tmp_path / "one", database, pool, pool=pool):
+                assert (await answered(caller, numbers[name]))["result"]["content"] == name
+
+
+async def test_a_worker_leaves_the_sessions_of_other_pools(tmp_path: Path, database: str) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "work").mkdir()
+    (tmp_path / "one" / "config.toml").write_text("[agents.default]\nmodel = 'lab'\npool = 'fast'\n")
+    async with running(tmp_path / "one", store=seen_as(database, "one")) as one:
+        caller = await one.caller()
+        await opened(caller, "s", tmp_path / "work")
+        async with working(tmp_path / "one", database, "first", pool="fast", policy=("bash=ask",)):
+            number = caller.call("session/prompt", sessionId="s", prompt="!bash echo yes > done")
+            request = await caller.until(type="approval_request")
+        found = [await one.journal.writing(abandoned, pool) for pool in ("default", "fast")]
+        assert found == [[], ["s"]]
+        async with working(tmp_path / "one", database, "second", pool="fast", policy=("bash=ask",)):
+            await caller.get("session/approve", sessionId="s", requestId=request["requestId"], decision="allow_once")
+            assert (await caller.answer(number))["result"]["stopReason"] == "end_turn"
+
+
+async def test_a_tenant_has_a_limit_of_waiting_prompts_and_of_sessions_that_run(tmp_path: Path, database: str) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "work").mkdir()
+    (tmp_path / "one" / "config.toml").write_text("[fleet]\nprompts_waiting = 3\nruns = 2\n")
+    async with running(tmp_path / "one", store=seen_as(database, "one")) as one:
+        caller = await one.caller()
+        for session_id in "abc":
+            await opened(caller, session_id, tmp_path / "work")
+        waiting = []
+        for count, session_id in enumerate("aab", 1):
+            waiting.append(caller.call("session/prompt", sessionId=session_id, prompt="!echo done"))
+            async with asyncio.timeout(PATIENCE_S):
+                while sum(pool.waiting for pool in (await one.journal.reading(status_of_fleet)).pools) < count:
+                    await asyncio.sleep(0.02)
+            if count == 2:
+                await caller.get("session/cancel", sessionId="a")  # One of them is withdrawn.
+                waiting.append(caller.call("session/prompt", sessionId="a", prompt="!echo done"))
+                async with asyncio.timeout(PATIENCE_S):
+                    while sum(pool.waiting for pool in (await one.journal.reading(status_of_fleet)).pools) < count:
+                        await asyncio.sleep(0.02)
+        code, why = await caller.error("session/prompt", sessionId="a", prompt="!echo more")
+        assert (code, "3 prompts waiting" in why, "session/take_back" in why) == (-32002, True, True), why
+        await caller.get("session/cancel", sessionId="a")
+        code, why = await caller.error("session/prompt", sessionId="c", prompt="!echo more")
+        assert (code, "in 2 sessions" in why, "session/cancel" in why) == (-32002, True, True), why
+        async with working(tmp_path / "one", database, "worker"):
+            ends = [(await answered(caller, number))["result"]["stopReason"] for number in waiting]
+            assert sorted(ends) == ["cancelled", "cancelled", "end_turn", "end_turn"]
+            answer = await caller.get("session/prompt", sessionId="c", prompt="!echo done")
+            assert answer["content"] == "done"
+
+
+async def test_the_metrics_of_a_gateway_have_its_fleet(tmp_path: Path, database: str) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "work").mkdir()
+    async with running(tmp_path / "one", store=seen_as(database, "one")) as one:
+        caller = await one.caller()
+        await opened(caller, "s", tmp_path / "work")
+        number = caller.call("session/prompt", sessionId="s", prompt="!echo one")
+        async with asyncio.timeout(PATIENCE_S):
+            while 'zot_fleet_prompts_waiting{pool="default"} 1' not in await metrics(one):
+                await asyncio.sleep(0.02)
+        text = await metrics(one)
+        assert "\nzot_fleet_workers 0\n" in text
+        assert "\nzot_fleet_sessions 1\n" in text
+        assert "\nzot_fleet_leases 0\n" in text
+        age = next(line for line in text.split("\n") if line.startswith("zot_fleet_prompt_age_seconds{"))
+        assert float(age.split()[-1]) > 0
+        async with working(tmp_path, database, "worker"):
+            await answered(caller, number)
+            assert "\nzot_fleet_workers 1\n" in await metrics(one)
+
+
+async def metrics(gateway: Running) -> str:
+    """Return the page /metrics of a gateway."""
+    body: list[bytes] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        body.append(message.get("body", b""))
+
+    await MetricsPage(gateway.daemon)({"type": "http", "method": "GET", "headers": []}, receive, send)
+    return b"".join(body).decode()

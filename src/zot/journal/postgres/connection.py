@@ -129,7 +129,7 @@ def _storable(value: Any) -> Any:
 
 def explained(problem: psycopg.Error, shown: str) -> StoreFailed:
     """Return the error for the user: the problem, and the remedy."""
-    reason = " ".join(str(problem).split())[:300]
+    reason = str(problem).strip().partition("\n")[0].strip()[:300]
     match problem:
         case psycopg.errors.InsufficientPrivilege():
             return StoreFailed(f"{shown} refuses ({reason}): grant its role what docs/how-to/fleet.md lists")
@@ -138,7 +138,9 @@ def explained(problem: psycopg.Error, shown: str) -> StoreFailed:
         case psycopg.errors.DiskFull():
             return StoreFailed(f"the disk of {shown} is full: free some space, then resume")
         case psycopg.OperationalError() | psycopg.InterfaceError():
-            return StoreFailed(f"{shown} cannot be reached ({reason}): check the server and the network, then resume")
+            return StoreFailed(
+                f"{shown} cannot be reached ({reason}): check the address and the server, then try again"
+            )
         case _:
             return StoreFailed(f"{shown} cannot be used ({reason})")
 

@@ -103,6 +103,10 @@ STEPS: tuple[tuple[str, ...], ...] = (
             why bytea NOT NULL
         )""",
     ),
+    (
+        # The pool of workers that runs a session; '' until its first prompt through a gateway.
+        "ALTER TABLE sessions ADD COLUMN pool text NOT NULL DEFAULT ''",
+    ),
 )
 
 

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 from zot.errors import AgentError, RunCancelled, StoreFailed, UserError
 from zot.events import AgentEvent, UserMessage
 from zot.fleet import worker_requests
-from zot.fleet.prompt_queue import DEFAULT_POOL, PromptQueue, QueuedPrompt
+from zot.fleet.pools import place
+from zot.fleet.prompt_queue import DEFAULT_POOL, PromptQueue, QueuedPrompt, load_of
 from zot.fleet.worker_requests import AbortRun, AnswerApproval, DroppedPrompt, Outcome, SteerRun, WorkerRequest
+from zot.journal import replay
 from zot.journal.connection import Connection
 from zot.journal.postgres.doorbell import ROWS, Listener
 from zot.journal.postgres.journal import PostgresJournal
-from zot.journal.queries import key_of, newest_row_and_run
+from zot.journal.queries import key_of, newest_row_and_run, owned
 from zot.serve.daemon.access import check_use
 from zot.serve.daemon.client_connection import ClientConnection, Deferred, Handler
 from zot.serve.daemon.feed import RecordedEvents, grouped
@@ -29,7 +31,7 @@ from zot.serve.daemon.session_methods import RunReply, read_attachments
 from zot.session.history import Batch
 from zot.session.queue import checked_prompt
 from zot.wire import daemon_types
-from zot.wire.jsonrpc import NOT_OWNED, SESSION_NOT_FOUND, RpcError
+from zot.wire.jsonrpc import NOT_OWNED, SESSION_BUSY, SESSION_NOT_FOUND, RpcError
 
 if TYPE_CHECKING:
     from zot.serve.daemon.daemon import Daemon
@@ -88,6 +90,8 @@ class Gateway:
         self._runs: dict[str, list[_RemoteRun]] = {}
         #: The numbers of sessions by id.
         self._numbers: dict[str, int] = {}
+        #: The noted pools of sessions, by number.
+        self._pools: dict[int, str] = {}
         self._rung: set[int] = set()
         self._wake = asyncio.Event()
         self._heard = asyncio.Condition()
@@ -121,7 +125,7 @@ class Gateway:
                         await self._wake.wait()
                 self._wake.clear()
                 rung, self._rung = self._rung, set()
-                # Rings may be lost, and they may be so many that there is no pause between them.
+                # Rings may be lost, or follow each other without a pause.
                 is_poll = loop.time() - polled >= _POLL_S
                 try:
                     await self._look(None if is_poll else rung)
@@ -158,6 +162,9 @@ class Gateway:
             behind = [one for one in wanted if self._numbers.get(one) in rung]
         for session_id in behind:
             await self._send(session_id)
+        if self._sessions.watchers:
+            owned_ids = [one.id for one in await self._journal.reading(owned)]
+            self._sessions.watchers.note_elsewhere([one for one in owned_ids if not self._is_run_here(one)])
         await self._note_dropped()
 
     def _is_run_here(self, session_id: str) -> bool:
@@ -212,7 +219,7 @@ class Gateway:
         await self._open_queue()
         seq = await self._follow(connection, session_id)
         prompt_id = asked.prompt_id or _new_prompt_id()
-        reply = RunReply(connection, session_id, asked.prompt_id or "", lambda turn: turn.reply(session_id))
+        reply = RunReply(connection, session_id, asked.prompt_id or "")
         run = _RemoteRun(reply, prompt_id, seq)
         self._runs.setdefault(session_id, []).append(run)
         prompt = QueuedPrompt(
@@ -225,12 +232,52 @@ class Gateway:
             after_run=await self._newest_run(number),
         )
         try:
-            run.job = await self._queue.add(prompt, session=number, pool=self._pool)
+            run.job = await self._enqueue(connection, prompt, number)
         except BaseException:
             run.is_over = True
             self._forget(session_id)
             raise
         return reply.deferred
+
+    async def _enqueue(self, connection: ClientConnection, prompt: QueuedPrompt, number: int) -> int:
+        """Queue a prompt in the pool of its session; return its job's number. Raise StoreFailed, or RpcError if its
+        tenant has too many."""
+        tenant = f"token {connection.grant.name}" if connection.grant.name else f"uid {connection.who.uid}"
+        await self._check_limits(tenant, number)
+        pool = await self._pool_of(prompt.session_id)
+        if self._pools.get(number) != pool:
+            await self._journal.writing(place, number, pool)
+            self._pools[number] = pool
+        return await self._queue.add(prompt, session=number, pool=pool, tenant=tenant)
+
+    async def _check_limits(self, tenant: str, number: int) -> None:
+        """Raise RpcError if a tenant has too many prompts. Two gateways that check at the same time may admit one
+        each."""
+        limits = self._daemon.parts.agents.file.fleet
+        if not limits.prompts_waiting and not limits.runs:
+            return
+        load = await self._journal.reading(load_of, tenant)
+        if 0 < limits.prompts_waiting <= load.waiting:
+            raise RpcError(
+                SESSION_BUSY,
+                f"{tenant} has {load.waiting} prompts waiting, and may have {limits.prompts_waiting}: send this again"
+                " when one has begun, or withdraw one with session/take_back",
+            )
+        if number not in load.sessions and 0 < limits.runs <= len(load.sessions):
+            raise RpcError(
+                SESSION_BUSY,
+                f"{tenant} has prompts in {len(load.sessions)} sessions, and may have them in {limits.runs}: send this"
+                " again when one has ended, or end one with session/cancel",
+            )
+
+    async def _pool_of(self, session_id: str) -> str:
+        """Return the pool of a session's agent, else that of its directory, else the gateway's own."""
+        file = self._daemon.parts.agents.file
+        if not file.fleet.pools and all(table.pool is None for table in file.agents.values()):
+            return self._pool
+        record = await self._journal.find(session_id)
+        agent = await self._journal.reading(replay.agent_of, record)
+        return self._daemon.parts.agents.table(agent).pool or file.fleet.pool_of(record.cwd) or self._pool
 
     async def _steer(self, connection: ClientConnection, asked: daemon_types.Steer) -> daemon_types.Steered | Deferred:
         words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
@@ -249,7 +296,7 @@ class Gateway:
                 after=seq,
                 after_run=await self._newest_run(number),
             )
-            await self._queue.add(prompt, session=number, pool=self._pool)
+            await self._enqueue(connection, prompt, number)
             return daemon_types.Steered(asked.session_id)
         outcome = await self._ask(number, SteerRun(text, images, asked.prompt_id or "", connection.grant.name))
         if outcome.problem:

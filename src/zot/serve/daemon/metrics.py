@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zot.fleet.status import FleetStatus
 
 #: Help texts. Counters only grow; gauges are current values.
 _HELP: Mapping[str, str] = {
@@ -25,6 +29,24 @@ _GAUGES: Mapping[str, str] = {
     "journal_bytes": "Size of the journal, with its write-ahead file.",
     "rss_bytes": "Memory that the process uses.",
     "uptime_seconds": "How long the daemon has been running.",
+}
+
+
+#: Gauges of a gateway: its whole fleet, as the database has it.
+_FLEET: Mapping[str, str] = {
+    "workers": "Workers that have registered and not left.",
+    "heartbeat_age_seconds": "Age of the oldest last heartbeat of a worker.",
+    "sessions": "Sessions that are recorded.",
+    "leases": "Sessions that a worker runs.",
+    "abandoned": "Sessions that wait to be taken over.",
+    "takeover_lag_seconds": "How long the longest of them has waited.",
+    "requests": "Aborts, steering messages and answers that wait for a worker.",
+    "request_lag_seconds": "How long the oldest of them has waited.",
+}
+_POOLS: Mapping[str, str] = {
+    "prompts_waiting": "Prompts that wait for a worker.",
+    "prompts_running": "Prompts that run.",
+    "prompt_age_seconds": "How long the oldest waiting prompt has waited.",
 }
 
 
@@ -50,6 +72,32 @@ class Metrics:
         for name, about in _GAUGES.items():
             lines += _lines(f"zot_{name}", "gauge", about, gauges[name])
         return "\n".join(lines) + "\n"
+
+
+def fleet_exposition(status: FleetStatus) -> str:
+    """Return the state of a fleet in Prometheus' text format."""
+    values = {
+        "workers": len(status.workers),
+        "heartbeat_age_seconds": max(status.workers, default=0.0),
+        "sessions": status.sessions,
+        "leases": status.leased,
+        "abandoned": status.abandoned,
+        "takeover_lag_seconds": status.takeover_lag_s,
+        "requests": status.requests,
+        "request_lag_seconds": status.request_lag_s,
+    }
+    lines = [
+        line for name, about in _FLEET.items() for line in _lines(f"zot_fleet_{name}", "gauge", about, values[name])
+    ]
+    pools = {pool.name: (pool.waiting, pool.running, pool.oldest_s) for pool in status.pools}
+    for at, (name, about) in enumerate(_POOLS.items()):
+        lines += [f"# HELP zot_fleet_{name} {about}", f"# TYPE zot_fleet_{name} gauge"]
+        lines += [f'zot_fleet_{name}{{pool="{_label(pool)}"}} {found[at]:.15g}' for pool, found in pools.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _label(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def rss_bytes() -> int:
