@@ -17,11 +17,11 @@ from typing import Any
 from urllib.parse import urljoin
 
 from zot.errors import ToolFailed
-from zot.mcp.authorization import ServerTokens
-from zot.mcp.listing import OfferedTool, ToolCache
-from zot.mcp.server_connection import McpLaunch
-from zot.mcp.server_settings import McpSource
+from zot.mcp.launch import McpLaunch
 from zot.mcp.servers import ManagedServer
+from zot.mcp.source import McpSource
+from zot.mcp.tool import call_tool
+from zot.mcp.tool_cache import OfferedTool, ToolCache
 from zot.providers.base import Deadlines, HttpRequest
 from zot.providers.http import HttpTransport
 from zot.questions import Question, QuestionReply, checked
@@ -83,7 +83,6 @@ async def main(url: str) -> int:
                 home,
                 None,
                 transport=lambda: transport,
-                tokens=ServerTokens(None),
                 browse=browse,
             )
             server = ManagedServer(source, launch, ToolCache(None))
@@ -93,7 +92,7 @@ async def main(url: str) -> int:
                 await server.refresh()
                 for tool in server.tools:
                     try:
-                        await server.call(tool, arguments(tool), Accepting())
+                        await call_tool(server, tool, arguments(tool), Accepting())
                     except ToolFailed as problem:
                         failed += 1
                         sys.stderr.write(f"{tool.name}: {problem}\n")

@@ -104,7 +104,7 @@ class Call(msgspec.Struct, rename="camel"):
 
 
 class Task:
-    """A call that goes on after its answer."""
+    """A call that continues after its answer."""
 
     def __init__(self, name: str, work: Awaitable[Result]) -> None:
         self.name = name

@@ -19,8 +19,11 @@ from zot.config.config import Config
 from zot.config.trust import TrustStore
 from zot.errors import ToolFailed
 from zot.mcp.authorization import Authorization, AuthorizationFailed, ServerTokens
-from zot.mcp.server_connection import McpLaunch, ProcessConnection
-from zot.mcp.server_settings import McpSource, find_servers, project_file, read_project
+from zot.mcp.launch import McpLaunch
+from zot.mcp.project_servers import project_file, read_project
+from zot.mcp.server_connection import ProcessConnection
+from zot.mcp.server_settings import find_servers
+from zot.mcp.source import McpSource
 from zot.providers.base import Deadlines, HttpRequest
 from zot.tools.guardian import open_processes
 
@@ -191,7 +194,7 @@ class Issuers:
         pass
 
     async def browse(self, address: str) -> None:
-        """Come back at once, as an attacker's page does without asking anybody."""
+        """Redirect at once, without asking the user, as an attacker's page does."""
         asked = dict(parse_qsl(urlsplit(address).query))
         back = f"{asked['redirect_uri']}?{urlencode({'code': 'c', 'state': asked['state']})}"
         await asyncio.to_thread(lambda: urlopen(back, timeout=30).read())

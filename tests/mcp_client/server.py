@@ -1,6 +1,6 @@
 """A small MCP server for the tests: both generations of the protocol, and everything a bad server may do.
 
-Its argument is what it does when a tool is called or when it starts; it writes what it receives to the file HEARD.
+Its argument selects its behaviour at the start or on a tool call; it writes all it receives to the file HEARD.
 """
 
 from __future__ import annotations

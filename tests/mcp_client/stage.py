@@ -1,4 +1,4 @@
-"""A session with MCP servers: real processes, the scripted model, and what was said to whom."""
+"""A session with MCP servers: real processes, the scripted model, and a record of all messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from extensions.stage import Stage, results
 from harness import MARK as RUN_MARK
 from tools.shells import MARK, left
 from zot.config.flags import McpServer
-from zot.mcp.server_connection import McpDeadlines
+from zot.mcp.launch import McpDeadlines
 
 SERVER = str(Path(__file__).parent / "server.py")
 

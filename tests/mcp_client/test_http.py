@@ -14,9 +14,9 @@ import pytest
 
 from zot.config.flags import McpServer
 from zot.mcp.authorization import Authorization, AuthorizationFailed, ServerTokens, StoredToken, challenge_of
-from zot.mcp.listing import ToolCache
-from zot.mcp.server_connection import McpFailed
-from zot.mcp.server_settings import McpSource
+from zot.mcp.launch import McpFailed
+from zot.mcp.source import McpSource
+from zot.mcp.tool_cache import ToolCache
 from zot.providers.http import HttpTransport
 
 from .stage import McpStage

@@ -1,4 +1,4 @@
-"""Questions of servers to the user: asked on every surface, answered once, and declined where nobody can be asked."""
+"""Questions of servers to the user: asked on every surface, answered once, and declined where no user can answer."""
 
 from __future__ import annotations
 

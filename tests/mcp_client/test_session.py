@@ -255,6 +255,7 @@ async def test_a_locked_server_runs_in_the_sandbox(tmp_path: Path) -> None:
         await locked.learn()
         seen = json.loads((await locked.call())[0])
         assert seen["TMPDIR"] == "/tmp"
+        assert f"starting {sys.executable} in the sandbox of --lock\n" in locked.log_of()
         assert MARK in seen
     elsewhere = McpServer(command=sys.executable, args=(SERVER,), cwd="/")
     async with McpStage(home, mcp={"s": elsewhere}, cwd=str(project), lock=True) as locked:

@@ -11,8 +11,11 @@ from zot.config.config import Config, checked, resolve
 from zot.config.flags import McpServer
 from zot.config.trust import TrustStore
 from zot.errors import ConfigError, ProtocolError, UsageError
-from zot.mcp.listing import MAX_TTL_S, CachedList, OfferedTool, ToolCache, check_tool, tool_name
-from zot.mcp.server_settings import McpSource, find_servers, project_file
+from zot.mcp.listing import check_tool, tool_name
+from zot.mcp.project_servers import project_file
+from zot.mcp.server_settings import find_servers
+from zot.mcp.source import McpSource
+from zot.mcp.tool_cache import MAX_TTL_S, CachedList, OfferedTool, ToolCache
 from zot.messages import ToolSpec
 from zot.wire.mcp import ListedTool
 

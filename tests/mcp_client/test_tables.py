@@ -12,7 +12,7 @@ import pytest
 from zot.config.flags import McpServer
 from zot.config.server_tables import add_server, enable_server, remove_server
 from zot.errors import UserError
-from zot.mcp.server_settings import read_servers
+from zot.mcp.listed_server import read_servers
 
 BEFORE = """# mine
 [agents.default]

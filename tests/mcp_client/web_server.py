@@ -1,4 +1,4 @@
-"""A small MCP server over HTTP for the tests, in the test's event loop: what it is to do is said by its mode."""
+"""A small MCP server over HTTP for the tests, in the test's event loop; its mode selects its behaviour."""
 
 from __future__ import annotations
 

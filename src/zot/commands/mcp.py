@@ -34,15 +34,18 @@ from zot.config.server_tables import add_server, enable_server, remove_server
 from zot.config.trust import TrustStore
 from zot.errors import ConfigError, ToolFailed, UserError
 from zot.extensions.log import log_path, read
+from zot.mcp.authorization import ServerTokens
 from zot.mcp.http_connection import HttpServerConnection
-from zot.mcp.listing import ToolCache
-from zot.mcp.server_connection import McpLaunch
-from zot.mcp.server_settings import McpSource, find_servers, other_files, project_file, read_project, read_servers
+from zot.mcp.launch import McpLaunch
+from zot.mcp.listed_server import other_files, read_servers
+from zot.mcp.project_servers import project_file, read_project
+from zot.mcp.server_settings import find_servers
 from zot.mcp.servers import ManagedServer
+from zot.mcp.source import McpSource
 from zot.mcp.tool import McpTool
+from zot.mcp.tool_cache import ToolCache
 from zot.messages import TextBlock
 from zot.runtime.check import working_directory
-from zot.runtime.mcp import open_tokens
 from zot.runtime.shared import SharedResources
 from zot.runtime.toolbox import Toolbox
 from zot.text import did_you_mean, escaped, escaped_bytes, printable, printable_line
@@ -373,7 +376,7 @@ def _login(request: CommandRequest) -> int:
 
 async def _log_in(config: Config, source: McpSource) -> bool:
     """Connect, and log in if the server wants that. Return whether it did."""
-    tokens, asked = open_tokens(config), False
+    asked = False
 
     async def browse(url: str) -> None:
         nonlocal asked
@@ -390,7 +393,7 @@ async def _log_in(config: Config, source: McpSource) -> bool:
             working_directory(config.cwd),
             data_directory(config),
             transport=lambda: resources.transport(config.environment),
-            tokens=tokens,
+            home=zot_home(config.environment),
             browse=browse,
         )
         try:
@@ -404,7 +407,7 @@ async def _log_in(config: Config, source: McpSource) -> bool:
 def _logout(request: CommandRequest) -> int:
     config, (name,) = _config(request), request.words
     source = _named(config, name)
-    is_known = bool(source.url) and open_tokens(config).remove(source.url)
+    is_known = bool(source.url) and ServerTokens(zot_home(config.environment)).remove(source.url)
     write(f"{'forgot the login to' if is_known else 'there was no login to'} {source.label or name}\n")
     return 0 if is_known else FAILED
 
@@ -448,5 +451,21 @@ GROUP = CommandGroup("zot mcp", "Manage MCP servers: programs and web services t
    examples=(
     ("zot mcp test", "Start every server once; later sessions know their tools from the beginning."),
     ("zot mcp call files read_file '{\"path\": \"a.txt\"}'", "Call a tool without a model."),
+), more_examples=(
+    ("zot mcp serve --policy bash=ask", "The command to enter in an MCP client; it asks before each command."),
+    ("zot mcp list", "Show each server, its source and its last problem."),
+    ("zot mcp add files 'mcp-server-filesystem .'", "Add a program."),
+    ("zot mcp add docs https://docs.example/mcp --header 'X-Team=core'", "Add a server over HTTP."),
+    ("zot mcp remove files", "Delete the table [mcp.files]."),
+    ("zot mcp enable files", "Set enabled = true."),
+    ("zot mcp disable files", "Set enabled = false."),
+    ("zot mcp import", "List the servers of other programs on this machine."),
+    ("zot mcp import .vscode/mcp.json", "Copy the servers of a file."),
+    ("zot mcp login docs", "Open the server's login page."),
+    ("zot mcp logout docs", "Delete the stored tokens."),
+    ("zot mcp tools files", "Print names for policies and --tools."),
+    ("zot mcp logs -f files", "Watch a server."),
+    ("zot mcp trust", "Look at the project's commands, then let them run."),
+    ("zot mcp untrust", "Ignore the project's servers again."),
 ))  # fmt: skip
 main = GROUP.main

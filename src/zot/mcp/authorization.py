@@ -22,7 +22,7 @@ from zot.config.base_url import split_url
 from zot.encoding import UNREADABLE, decoder
 from zot.errors import ConfigError, ConnectionImpossible, ProviderError
 from zot.files import directory_lock
-from zot.mcp.server_settings import McpSource
+from zot.mcp.source import McpSource
 from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
 from zot.text import printable_line
 

@@ -8,24 +8,30 @@ from typing import Any, Final
 
 from zot.errors import BadRequest, ProviderError
 from zot.extensions.log import Log
-from zot.mcp.authorization import Authorization, AuthorizationFailed, LoginNeeded, challenge_of, read_body
+from zot.mcp.authorization import (
+    Authorization,
+    AuthorizationFailed,
+    LoginNeeded,
+    ServerTokens,
+    challenge_of,
+    read_body,
+)
+from zot.mcp.launch import McpExited, McpFailed, McpLaunch, McpLoginNeeded
 from zot.mcp.server_connection import (
     LONG_BYTES,
     MAX_CALL_S,
     MAX_LINE_BYTES,
     McpConnection,
-    McpFailed,
-    McpLaunch,
-    McpLoginNeeded,
+    ProcessConnection,
     root_of,
 )
-from zot.mcp.server_settings import McpSource
+from zot.mcp.source import McpSource
 from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
 from zot.providers.sse import ResumableSse
 from zot.text import printable_line
 from zot.wire.jsonrpc import Reply
 from zot.wire.mcp import ClientState, LogNote, McpClient, Outgoing, decode_line
-from zot.wire.mcp_server import STATELESS
+from zot.wire.mcp_server import STATELESS, WITH_HANDSHAKE
 
 #: The most tries of one message: after a login, a refresh, or a demand for more scopes.
 _MAX_TRIES: Final = 4
@@ -62,9 +68,8 @@ class HttpServerConnection(McpConnection):
         log = Log(launch.logs, source.name, kind="mcp")
         log.note(f"connecting to {source.label}")
         assert launch.transport is not None
-        assert launch.tokens is not None
         transport = launch.transport()
-        authorization = Authorization(source, transport, launch.tokens, browse=launch.browse)
+        authorization = Authorization(source, transport, ServerTokens(launch.home), browse=launch.browse)
         client = McpClient(root_of(launch.cwd), revision=revision)
         connection = cls(source, client, log, transport, authorization)
         deadlines = launch.deadlines if launch.browse is None else launch.patient
@@ -253,3 +258,16 @@ class HttpServerConnection(McpConnection):
                 response.close()
         except (AuthorizationFailed, ProviderError) as problem:
             self.apply([LogNote(f"its stream of notifications ended: {printable_line(str(problem), 300)}")])
+
+
+async def open_connection(source: McpSource, launch: McpLaunch, revision: str) -> McpConnection:
+    """Start a server, or greet one over HTTP, and wait until it is ready. Raise McpFailed; then nothing is left."""
+    if source.url:
+        return await HttpServerConnection.open(source, launch, revision)
+    try:
+        return await ProcessConnection.open(source, launch, revision)
+    except McpExited:
+        if revision:
+            raise
+    # An old server may exit at a request that it does not know.
+    return await ProcessConnection.open(source, launch, WITH_HANDSHAKE)

@@ -1,25 +1,24 @@
-"""Tools that a server lists: checked, cleaned, named for the model, and cached between sessions."""
+"""Tools and prompts that a server lists: checked, cleaned, and named for the model."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import time
 import unicodedata
-from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from zot.config.config import MCP_PREFIX
-from zot.encoding import decoder, encode
-from zot.errors import ConfigError, ProtocolError
-from zot.files import load, make_directory, read_chunks, replace_file
+from zot.encoding import encode
+from zot.errors import ProtocolError
+from zot.mcp.launch import McpFailed
+from zot.mcp.tool_cache import CachedList, OfferedArgument, OfferedPrompt, OfferedTool
 from zot.messages import ToolSpec
-from zot.text import printable_line
-from zot.wire.mcp import ListedPrompt, ListedTool, PromptArgument, header_fields
+from zot.wire.mcp import ListedPrompt, ListedTool, ListPage, decoded, header_fields
+
+if TYPE_CHECKING:
+    from zot.mcp.server_connection import McpConnection
 
 #: Limits of a server's list.
 MAX_TOOLS = 512
@@ -28,13 +27,9 @@ MAX_SCHEMA_BYTES = 64 * 1024
 #: Model services accept no longer names.
 MAX_NAME = 64
 _HASH_DIGITS = 8
-#: How long a list is valid whose server does not say, and at most.
-DEFAULT_TTL_S = 24 * 3600.0
-MAX_TTL_S = 30 * 24 * 3600.0
-_MAX_CACHE_BYTES = 64 * 1024 * 1024
-#: The longest reason of a failure that is kept, in characters.
-_MAX_PROBLEM = 500
-_MAX_PROBLEM_BYTES = 4 * _MAX_PROBLEM
+#: The most pages of a list, and the time for each.
+_MAX_PAGES = 64
+_LIST_S = 30.0
 #: Limits of a prompt.
 MAX_ARGUMENTS = 32
 MAX_LINE = 200
@@ -43,14 +38,72 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
 
 
-class OfferedTool(msgspec.Struct, frozen=True):
-    """A checked tool. ``name`` is the server's, ``spec`` what the model sees."""
+async def list_all(connection: McpConnection) -> tuple[CachedList, float | None]:
+    """Return the tools and prompts of a server, and for how long they are valid; None if the server does not say.
 
-    name: str
-    spec: ToolSpec
-    read_only: bool = False
-    #: Arguments that are repeated in headers over HTTP: their path and the header's name.
-    headers: tuple[tuple[tuple[str, ...], str], ...] = ()
+    Raise McpFailed.
+    """
+    listed, ttl_s = await _pages(connection, "tools")
+    found: dict[str, OfferedTool] = {}
+    for raw in listed[:MAX_TOOLS]:
+        try:
+            tool = check_tool(connection.source.name, decoded(ListedTool, raw, "a tool"))
+        except ProtocolError as problem:
+            connection.log.note(f"a tool is not offered: {problem}")
+            continue
+        found.setdefault(tool.spec.name, tool)
+    if len(listed) > MAX_TOOLS:
+        connection.log.note(f"lists {len(listed)} tools; the first {MAX_TOOLS} count")
+    lists = connection.client.capabilities
+    offered = CachedList(
+        connection.client.revision,
+        tuple(found[name] for name in sorted(found)),
+        0.0,
+        () if lists.prompts is None else await _prompts(connection),
+        lists.resources is not None,
+    )
+    return offered, ttl_s
+
+
+async def _prompts(connection: McpConnection) -> tuple[OfferedPrompt, ...]:
+    """Return the server's prompts; none if it cannot list them."""
+    try:
+        listed, _ = await _pages(connection, "prompts")
+    except McpFailed as problem:
+        connection.log.note(f"its prompts are not offered: {problem}")
+        return ()
+    found: dict[str, OfferedPrompt] = {}
+    for raw in listed[:MAX_TOOLS]:
+        try:
+            prompt = check_prompt(decoded(ListedPrompt, raw, "a prompt"))
+        except ProtocolError as problem:
+            connection.log.note(f"a prompt is not offered: {problem}")
+            continue
+        found.setdefault(prompt.name, prompt)
+    return tuple(found[name] for name in sorted(found))
+
+
+async def _pages(
+    connection: McpConnection, kind: Literal["tools", "prompts"]
+) -> tuple[list[msgspec.Raw], float | None]:
+    """Return a list on all its pages, and for how long it is valid; None if the server does not say."""
+    found: list[msgspec.Raw] = []
+    ttl_s: float | None = None
+    cursor: str | None = None
+    for _ in range(_MAX_PAGES):
+        params = {} if cursor is None else {"cursor": cursor}
+        result = await connection.request(f"{kind}/list", params, timeout_s=_LIST_S)
+        try:
+            page = decoded(ListPage, result, f"the list of {kind}")
+        except ProtocolError as problem:
+            raise McpFailed(str(problem)) from None
+        found += page.tools if kind == "tools" else page.prompts
+        if page.ttl_ms is not None:
+            ttl_s = page.ttl_ms / 1000 if ttl_s is None else min(ttl_s, page.ttl_ms / 1000)
+        cursor = page.next_cursor
+        if cursor is None or len(found) > MAX_TOOLS:
+            break
+    return found, ttl_s
 
 
 def check_tool(server: str, listed: ListedTool) -> OfferedTool:
@@ -76,7 +129,8 @@ def check_prompt(listed: ListedPrompt) -> OfferedPrompt:
     if not _PROMPT_NAME.fullmatch(listed.name) or len(listed.arguments) > MAX_ARGUMENTS:
         raise ProtocolError("a prompt has no usable name, or too many arguments")
     described = clean(listed.description or listed.title or "").replace("\n", " ")[:MAX_LINE]
-    return OfferedPrompt(listed.name, described, tuple(listed.arguments))
+    arguments = tuple(OfferedArgument(one.name, one.required) for one in listed.arguments)
+    return OfferedPrompt(listed.name, described, arguments)
 
 
 def tool_name(server: str, name: str) -> str:
@@ -86,12 +140,6 @@ def tool_name(server: str, name: str) -> str:
         return plain
     digest = hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]
     return f"{plain[: MAX_NAME - _HASH_DIGITS - 1]}_{digest}"
-
-
-def selected(tools: Sequence[OfferedTool], patterns: Sequence[str]) -> list[OfferedTool]:
-    """Return the tools whose own names match a pattern, sorted and unique."""
-    wanted = {one.spec.name: one for one in tools if any(fnmatchcase(one.name, pattern) for pattern in patterns)}
-    return [wanted[name] for name in sorted(wanted)]
 
 
 def clean(text: str) -> str:
@@ -117,82 +165,3 @@ def _cleaned(value: Any) -> Any:
 
 def _visible(name: str) -> str:
     return clean(name)[:64]
-
-
-class OfferedPrompt(msgspec.Struct, frozen=True):
-    """A checked prompt, which users run as a slash command."""
-
-    name: str
-    description: str = ""
-    arguments: tuple[PromptArgument, ...] = ()
-
-
-class CachedList(msgspec.Struct, frozen=True):
-    """A server's tools, prompts and protocol revision, whether it has resources, and until when that is current."""
-
-    revision: str
-    tools: tuple[OfferedTool, ...]
-    expires_at: float
-    prompts: tuple[OfferedPrompt, ...] = ()
-    has_resources: bool = False
-
-
-class ToolCache:
-    """Tool lists in ``directory``, one file a configuration; without one, nothing is kept."""
-
-    def __init__(self, directory: str | None, *, now: Callable[[], float] = time.time) -> None:
-        self._directory = directory
-        self._now = now
-
-    def get(self, digest: str) -> CachedList | None:
-        """Return the list of a configuration; None if there is no valid file."""
-        if self._directory is None:
-            return None
-        try:
-            found: CachedList = load(self._path(digest), decoder(CachedList).decode, max_bytes=_MAX_CACHE_BYTES)
-        except (OSError, ConfigError):
-            return None
-        return found
-
-    def is_current(self, found: CachedList) -> bool:
-        """True while a list need not be asked for again."""
-        return self._now() < found.expires_at <= self._now() + MAX_TTL_S
-
-    def put(self, digest: str, found: CachedList, ttl_s: float | None) -> None:
-        """Keep a list for as long as its server says. A full disk costs the cache only."""
-        if self._directory is None:
-            return
-        life_s = DEFAULT_TTL_S if ttl_s is None else max(0.0, min(ttl_s, MAX_TTL_S))
-        data = encode(msgspec.structs.replace(found, expires_at=self._now() + life_s))
-        try:
-            make_directory(self._directory)
-            replace_file(self._path(digest), data)
-        except OSError:
-            pass
-
-    def problem(self, digest: str) -> str:
-        """Return why the server failed when it was last used; "" if it did not."""
-        if self._directory is None:
-            return ""
-        try:
-            return b"".join(read_chunks(self._path(digest, "problem"), max_bytes=_MAX_PROBLEM_BYTES)).decode()
-        except (OSError, ValueError):
-            return ""
-
-    def put_problem(self, digest: str, problem: str) -> None:
-        """Keep why a server failed, for the next process; "" once it works."""
-        if self._directory is None:
-            return
-        path = self._path(digest, "problem")
-        try:
-            if problem:
-                make_directory(self._directory)
-                replace_file(path, printable_line(problem, _MAX_PROBLEM).encode())
-            elif os.path.exists(path):
-                os.unlink(path)
-        except OSError:
-            pass
-
-    def _path(self, digest: str, kind: str = "json") -> str:
-        assert self._directory is not None
-        return os.path.join(self._directory, f"{digest}.{kind}")

@@ -11,12 +11,14 @@ from urllib.parse import quote
 
 import msgspec
 
-from zot.errors import ProtocolError, ToolFailed, plain_reason
+from zot.errors import ProtocolError, plain_reason
 from zot.extensions.log import Log
-from zot.mcp.server_settings import McpSource, named_files
+from zot.mcp.launch import McpDeadlines, McpExited, McpFailed, McpLaunch
+from zot.mcp.project_servers import named_files
+from zot.mcp.source import McpSource
 from zot.questions import DECLINED, QuestionReply
 from zot.tools.base import CallReporter
-from zot.tools.process import Child, Outbox, Processes, Program, Streams
+from zot.tools.process import Child, Outbox, Program, Streams
 from zot.wire.lines import LineSplitter, TooLong
 from zot.wire.mcp import (
     CallAnswered,
@@ -38,8 +40,6 @@ from zot.wire.mcp import (
 )
 
 if TYPE_CHECKING:
-    from zot.mcp.authorization import Browse, ServerTokens
-    from zot.providers.base import Transport
     from zot.tools.sandbox import Sandbox
 
 #: The longest line of a server, and the most bytes that it may leave unread.
@@ -61,42 +61,6 @@ _MAX_NOTES: Final = 100
 _TRUST: Final = "look at it, then: zot mcp trust"
 #: Interval of checks whether standard error has filled the log.
 _LOG_S: Final = 5.0
-
-
-class McpFailed(ToolFailed):
-    """A server could not be started, or did not answer as it should."""
-
-
-class McpLoginNeeded(McpFailed):
-    """A server answers nothing before a person has logged in."""
-
-
-class McpExited(McpFailed):
-    """A server exited before it was ready."""
-
-
-class McpDeadlines(msgspec.Struct, frozen=True):
-    """Times that a server has to become ready, and until `initialize` follows an unanswered `server/discover`."""
-
-    start_s: float = 30.0
-    discover_s: float = 5.0
-
-
-class McpLaunch(msgspec.Struct, frozen=True):
-    """Surroundings of the servers of a session. ``sandbox`` makes the sandbox of one; None without a lock."""
-
-    processes: Processes
-    cwd: str
-    logs: str | None
-    sandbox: Callable[[McpSource], Sandbox] | None = None
-    deadlines: McpDeadlines = McpDeadlines()
-    #: For servers over HTTP: the transport, made when it is needed, the user's tokens, and whether a lock permits them.
-    transport: Callable[[], Transport] | None = None
-    tokens: ServerTokens | None = None
-    net: bool = True
-    #: Shows the user the address of a login; None if no user can log in now. Then greetings have more time.
-    browse: Browse | None = None
-    patient: McpDeadlines = McpDeadlines(start_s=360.0, discover_s=360.0)
 
 
 class _WaitingCall:
@@ -359,7 +323,7 @@ class ProcessConnection(McpConnection):
         finally:
             os.close(theirs)
             os.close(errors)
-        log.note(f"starting {source.argv[0]}")
+        log.note(f"starting {source.argv[0]}{'' if sandbox is None else ' in the sandbox of --lock'}")
         connection = cls(source, child, ours, McpClient(root_of(launch.cwd), revision=revision), log)
         connection._since, connection._sandbox = since, sandbox
         try:

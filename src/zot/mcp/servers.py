@@ -1,79 +1,43 @@
-"""MCP servers of one session: started when they are needed, restarted after a crash, and the tools that they offer."""
+"""MCP servers of one session: started when they are needed, restarted after a crash, and the tools that they offer.
+
+A session opens with this module and the cached lists alone. What talks to a server is loaded when one first starts.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final, Literal
-
-import msgspec
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from zot.encoding import encode
 from zot.errors import NoSuchCommand, ProtocolError, ToolFailed, UserError
 from zot.events import McpServerState, McpStanding
-from zot.mcp.http_connection import HttpServerConnection
-from zot.mcp.listing import (
-    MAX_TOOLS,
-    CachedList,
-    OfferedPrompt,
-    OfferedTool,
-    ToolCache,
-    check_prompt,
-    check_tool,
-    selected,
-)
-from zot.mcp.server_connection import (
-    McpConnection,
-    McpExited,
-    McpFailed,
-    McpLaunch,
-    McpLoginNeeded,
-    ProcessConnection,
-)
-from zot.mcp.server_settings import McpSource
-from zot.mcp.tool import (
-    FIND_TOOLS,
-    READ_RESOURCE,
-    FindTools,
-    McpTool,
-    ReadResource,
-    prompt_arguments,
-    prompt_text,
-)
-from zot.panels import CommandAnswer, CommandInfo
+from zot.mcp.launch import McpFailed, McpLaunch, McpLoginNeeded
+from zot.mcp.source import McpSource
+from zot.mcp.tool_cache import CachedList, OfferedPrompt, OfferedTool, ToolCache, selected
 from zot.text import printable
-from zot.tools.base import CallReporter, Tool
-from zot.wire.mcp import (
-    CallResult,
-    ListedPrompt,
-    ListedTool,
-    ListPage,
-    PromptResult,
-    argument_headers,
-    decoded,
-)
-from zot.wire.mcp_server import WITH_HANDSHAKE
+from zot.tools.base import CallReporter, LazyTool, Tool
+from zot.tools.specs import FIND_TOOLS, READ_RESOURCE
 
 if TYPE_CHECKING:
+    import msgspec
+
+    from zot.mcp.server_connection import McpConnection
+    from zot.panels import CommandAnswer, CommandInfo
     from zot.tools.command_output import Spills
 
 log = logging.getLogger("zot")
 
-#: The most pages of a list of tools, and the time for each.
-_MAX_PAGES: Final = 64
-_LIST_S: Final = 30.0
 #: The longest pause before a server that keeps crashing is started again.
 _MAX_PAUSE_S: Final = 60.0
-#: The first request to the model is sent before servers compete with it for the processor.
-_HEAD_START_S: Final = 0.1
 #: The most servers that are started at once in the background.
 _AT_ONCE: Final = 8
 #: So few tools are always offered directly, and a model's window if it is unknown.
 _FEW_TOOLS: Final = 8
 _USUAL_WINDOW: Final = 128_000
-
 
 _OWN: Final = frozenset({FIND_TOOLS.name, READ_RESOURCE.name})
 
@@ -85,7 +49,7 @@ class ManagedServer:
         self.source = source
         self._launch = launch
         self._cache = cache
-        cached = cache.get(source.digest)
+        cached = None if cache.is_empty else cache.get(source.digest)
         self.is_current = cached is not None and cache.is_current(cached)
         self.revision = "" if cached is None else cached.revision
         self.tools: Sequence[OfferedTool] = () if cached is None else self._selected(cached)
@@ -118,17 +82,6 @@ class ManagedServer:
             standing = "login" if self._needs_login else "failed"
         return McpServerState(self.source.name, standing, len(self.tools), printable(problem), self.revision)
 
-    async def call(self, tool: OfferedTool, args: dict[str, Any], reporter: CallReporter) -> CallResult:
-        """Call a tool. Raise McpFailed."""
-        params = {"name": tool.name, "arguments": args}
-        headers = argument_headers({tuple(path): name for path, name in tool.headers}, args)
-        result = await self.request("tools/call", params, reporter, headers)
-        try:
-            # A large result takes a while to decode.
-            return await asyncio.to_thread(decoded, CallResult, result, "the result")
-        except ProtocolError as problem:
-            raise McpFailed(str(problem)) from None
-
     async def request(
         self,
         method: str,
@@ -151,48 +104,15 @@ class ManagedServer:
         self._lists += 1
         try:
             connection = await self._connected()
-            listed, ttl_s = await _listed(connection, "tools")
+            from zot.mcp.listing import list_all  # Imported lazily: most sessions know the lists.
+
+            kept, ttl_s = await list_all(connection)
         finally:
             self._lists -= 1
-        found: dict[str, OfferedTool] = {}
-        for raw in listed[:MAX_TOOLS]:
-            try:
-                tool = check_tool(self.source.name, decoded(ListedTool, raw, "a tool"))
-            except ProtocolError as problem:
-                connection.log.note(f"a tool is not offered: {problem}")
-                continue
-            found.setdefault(tool.spec.name, tool)
-        if len(listed) > MAX_TOOLS:
-            connection.log.note(f"lists {len(listed)} tools; the first {MAX_TOOLS} count")
-        lists = connection.client.capabilities
-        kept = CachedList(
-            connection.client.revision,
-            tuple(found[name] for name in sorted(found)),
-            0.0,
-            () if lists.prompts is None else await self._list_prompts(connection),
-            lists.resources is not None,
-        )
         await asyncio.to_thread(self._cache.put, self.source.digest, kept, ttl_s)
         self.revision, self.is_current, self.tools = kept.revision, True, self._selected(kept)
         self.prompts, self.has_resources = kept.prompts, kept.has_resources
         self.on_change()
-
-    async def _list_prompts(self, connection: McpConnection) -> tuple[OfferedPrompt, ...]:
-        """Return the server's prompts; none if it cannot list them."""
-        try:
-            listed, _ = await _listed(connection, "prompts")
-        except McpFailed as problem:
-            connection.log.note(f"its prompts are not offered: {problem}")
-            return ()
-        found: dict[str, OfferedPrompt] = {}
-        for raw in listed[:MAX_TOOLS]:
-            try:
-                prompt = check_prompt(decoded(ListedPrompt, raw, "a prompt"))
-            except ProtocolError as problem:
-                connection.log.note(f"a prompt is not offered: {problem}")
-                continue
-            found.setdefault(prompt.name, prompt)
-        return tuple(found[name] for name in sorted(found))
 
     def refresh_soon(self) -> None:
         """Ask for the tools in the background; a failure is in the log."""
@@ -267,7 +187,9 @@ class ManagedServer:
 
     async def _start(self) -> McpConnection:
         try:
-            connection = await self._open()
+            # In a thread: it takes a while, and the model's answer arrives meanwhile.
+            open_connection = await asyncio.to_thread(_load_connections)
+            connection = await open_connection(self.source, self._launch, self.revision)
         except ToolFailed as problem:  # Also of a sandbox.
             self._failed(str(problem), needs_login=isinstance(problem, McpLoginNeeded))
             await self._keep_problem(str(problem))
@@ -284,16 +206,13 @@ class ManagedServer:
         if kind in ("tools", "prompts"):
             self.refresh_soon()
 
-    async def _open(self) -> McpConnection:
-        if self.source.url:
-            return await HttpServerConnection.open(self.source, self._launch, self.revision)
-        try:
-            return await ProcessConnection.open(self.source, self._launch, self.revision)
-        except McpExited:
-            if self.revision:
-                raise
-        # An old server may exit at a request that it does not know.
-        return await ProcessConnection.open(self.source, self._launch, WITH_HANDSHAKE)
+
+def _load_connections() -> Callable[[McpSource, McpLaunch, str], Awaitable[McpConnection]]:
+    """Import what talks to servers; return the function that starts one."""
+    import zot.mcp.listing  # noqa: F401  # It is needed next.
+    from zot.mcp.http_connection import open_connection
+
+    return open_connection
 
 
 def _unused(source: McpSource) -> McpServerState:
@@ -301,29 +220,6 @@ def _unused(source: McpSource) -> McpServerState:
     if not source.enabled:
         return McpServerState(source.name, "disabled")
     return McpServerState(source.name, "unusable", problem=printable(source.problem))
-
-
-async def _listed(
-    connection: McpConnection, kind: Literal["tools", "prompts"]
-) -> tuple[list[msgspec.Raw], float | None]:
-    """Return a list on all its pages, and for how long it is valid; None if the server does not say."""
-    found: list[msgspec.Raw] = []
-    ttl_s: float | None = None
-    cursor: str | None = None
-    for _ in range(_MAX_PAGES):
-        params = {} if cursor is None else {"cursor": cursor}
-        result = await connection.request(f"{kind}/list", params, timeout_s=_LIST_S)
-        try:
-            page = decoded(ListPage, result, f"the list of {kind}")
-        except ProtocolError as problem:
-            raise McpFailed(str(problem)) from None
-        found += page.tools if kind == "tools" else page.prompts
-        if page.ttl_ms is not None:
-            ttl_s = page.ttl_ms / 1000 if ttl_s is None else min(ttl_s, page.ttl_ms / 1000)
-        cursor = page.next_cursor
-        if cursor is None or len(found) > MAX_TOOLS:
-            break
-    return found, ttl_s
 
 
 class McpServers:
@@ -418,10 +314,16 @@ class McpServers:
     def _same(self, known: Tool | None, name: str, found: Mapping[str, tuple[ManagedServer, OfferedTool]]) -> Tool:
         """Return the tool that was offered before if it is still the same, else a new one."""
         if name in _OWN:
-            return known or (FindTools(self) if name == FIND_TOOLS.name else ReadResource(self, self._spills))
+            return known or LazyTool(
+                FIND_TOOLS if name == FIND_TOOLS.name else READ_RESOURCE, partial(_own_tool, name, self, self._spills),
+                read_only=True,
+            )  # fmt: skip
         server, tool = found[name]
         is_same = known is not None and known.spec == tool.spec and known.read_only == tool.read_only
-        return known if known is not None and is_same else McpTool(server, tool, self._spills)
+        if known is not None and is_same:
+            return known
+        make = partial(_server_tool, server, tool, self._spills)
+        return LazyTool(tool.spec, make, read_only=tool.read_only)
 
     def _is_too_much(self, known: Mapping[str, tuple[ManagedServer, OfferedTool]], window: int) -> bool:
         """True if the definitions of all tools exceed their share of the window, at four bytes a token."""
@@ -434,6 +336,8 @@ class McpServers:
 
     def commands(self) -> list[CommandInfo]:
         """Return the prompts as slash commands, SERVER:PROMPT."""
+        from zot.panels import CommandInfo  # Imported lazily: few sessions list commands.
+
         return [
             CommandInfo(f"{server.source.name}:{prompt.name}", prompt.description, f"mcp:{server.source.name}")
             for server in self.servers
@@ -447,11 +351,13 @@ class McpServers:
         prompt = None if server is None else next((one for one in server.prompts if one.name == wanted), None)
         if server is None or prompt is None:
             raise NoSuchCommand(f"there is no command named {name!r}")
+        # Imported lazily: few sessions run a prompt of a server.
+        from zot.mcp.tool import prompt_arguments, prompt_text
+        from zot.panels import CommandAnswer
+
+        asked = {"name": prompt.name, "arguments": prompt_arguments(prompt, args)}
         try:
-            result = await server.request(
-                "prompts/get", {"name": prompt.name, "arguments": prompt_arguments(prompt, args)}
-            )
-            text = prompt_text(decoded(PromptResult, result, "the prompt"))
+            text = prompt_text(await server.request("prompts/get", asked))
         except (McpFailed, ProtocolError) as problem:
             raise UserError(f"/{name}: {printable(str(problem))}") from None
         return CommandAnswer(f"mcp:{place}", "prompt", prompt=text)
@@ -471,6 +377,17 @@ class McpServers:
 
     async def _refresh(self, server: ManagedServer) -> None:
         assert self._gate is not None
-        await asyncio.sleep(_HEAD_START_S)
         async with self._gate:
             await server.try_refresh()
+
+
+def _own_tool(name: str, servers: McpServers, spills: Callable[[], Spills | None]) -> Tool:
+    from zot.mcp.tool import FindTools, ReadResource  # Imported lazily: tools are loaded for their first call.
+
+    return FindTools(servers) if name == FIND_TOOLS.name else ReadResource(servers, spills)
+
+
+def _server_tool(server: ManagedServer, tool: OfferedTool, spills: Callable[[], Spills | None]) -> Tool:
+    from zot.mcp.tool import McpTool  # Imported lazily: tools are loaded for their first call.
+
+    return McpTool(server, tool, spills)

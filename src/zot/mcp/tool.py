@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import binascii
 import re
 from collections.abc import Callable
@@ -10,13 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from zot.errors import ProtocolError, ToolFailed, UserError
-from zot.mcp.listing import OfferedPrompt, OfferedTool, clean
-from zot.mcp.server_connection import McpFailed
-from zot.messages import ImageBlock, TextBlock, ToolSpec
+from zot.mcp.launch import McpFailed
+from zot.mcp.listing import clean
+from zot.mcp.tool_cache import OfferedPrompt, OfferedTool
+from zot.messages import ImageBlock, TextBlock
 from zot.text import printable, printable_line
-from zot.tools.base import Output, ToolContext, ToolFailedWithOutput, decode_args
+from zot.tools.base import CallReporter, Output, ToolContext, ToolFailedWithOutput, decode_args
 from zot.tools.command_output import Excerpt, Spills
 from zot.tools.images import MAX_IMAGE_BYTES, MAX_IMAGE_SIDE, image_size, image_type, is_complete
+from zot.tools.specs import FIND_TOOLS, READ_RESOURCE
 from zot.wire.mcp import (
     CallResult,
     Content,
@@ -25,6 +28,7 @@ from zot.wire.mcp import (
     PromptResult,
     ReadResult,
     Resource,
+    argument_headers,
     decoded,
 )
 
@@ -41,27 +45,6 @@ MAX_FOUND_TEXT: Final = 300
 MAX_PROMPT: Final = 256 * 1024
 _WORDS: Final = re.compile(r"[a-z0-9]+")
 _MAX_NAME: Final = 200
-
-
-FIND_TOOLS: Final = ToolSpec(
-    "find_tools",
-    "Find tools of connected servers by what they do. The tools it lists can be called from then on.",
-    {
-        "type": "object",
-        "properties": {"query": {"type": "string", "description": "Words for the task, or the name of a server."}},
-        "required": ["query"],
-    },
-)
-READ_RESOURCE: Final = ToolSpec(
-    "read_mcp_resource",
-    "Read a resource of a connected server. The user mentions resources as @SERVER:URI. Without a uri, list a server's"
-    " resources.",
-    {
-        "type": "object",
-        "properties": {"server": {"type": "string"}, "uri": {"type": "string"}},
-        "required": ["server"],
-    },
-)
 
 
 class _FindArgs(msgspec.Struct):
@@ -157,13 +140,28 @@ def prompt_arguments(prompt: OfferedPrompt, text: str) -> dict[str, str]:
     return dict(zip(names, words, strict=False))
 
 
-def prompt_text(result: PromptResult) -> str:
+def prompt_text(result: msgspec.Raw) -> str:
     """Return the messages of a prompt as the user's message. Raise ProtocolError if it has no text."""
-    blocks = [_block(message.content) for message in result.messages[:MAX_BLOCKS]]
+    messages = decoded(PromptResult, result, "the prompt").messages
+    blocks = [_block(message.content) for message in messages[:MAX_BLOCKS]]
     text = "\n\n".join(block for block in blocks if isinstance(block, str)).strip()
     if not text:
         raise ProtocolError("the prompt has no text")
     return clean(text)[:MAX_PROMPT]
+
+
+async def call_tool(
+    server: ManagedServer, tool: OfferedTool, args: dict[str, Any], reporter: CallReporter
+) -> CallResult:
+    """Call a tool of a server. Raise McpFailed."""
+    params = {"name": tool.name, "arguments": args}
+    headers = argument_headers({tuple(path): name for path, name in tool.headers}, args)
+    result = await server.request("tools/call", params, reporter, headers)
+    try:
+        # A large result takes a while to decode.
+        return await asyncio.to_thread(decoded, CallResult, result, "the result")
+    except ProtocolError as problem:
+        raise McpFailed(str(problem)) from None
 
 
 class McpTool:
@@ -179,7 +177,7 @@ class McpTool:
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
         """Return the server's result, as `Tool.run` specifies. Starts the server if it does not run."""
         try:
-            result = await self._server.call(self._tool, args, context.reporter)
+            result = await call_tool(self._server, self._tool, args, context.reporter)
         except McpFailed as problem:
             raise McpFailed(f"the MCP server {self._server.source.name} failed: {printable(str(problem))}") from None
         output = self._output(result)

@@ -4,42 +4,31 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from zot.config.config import Config, data_directory, zot_home
-from zot.mcp.authorization import ServerTokens
-from zot.mcp.listing import ToolCache
-from zot.mcp.server_connection import McpLaunch
-from zot.mcp.server_settings import McpSource, find_servers
+from zot.mcp.launch import McpLaunch
+from zot.mcp.server_settings import find_servers
 from zot.mcp.servers import McpServers
+from zot.mcp.tool_cache import ToolCache
 from zot.text import printable
-from zot.tools.command_output import Spills
 
 if TYPE_CHECKING:
-    from zot.providers.base import Transport
+    from zot.runtime.toolbox import Toolbox
     from zot.tools.process import Processes
-    from zot.tools.sandbox import Sandbox
 
 log = logging.getLogger("zot")
 
 
-def open_tokens(config: Config) -> ServerTokens:
-    """Return the tokens of this user for servers over HTTP."""
-    return ServerTokens(zot_home(config.environment))
-
-
 def open_servers(
     config: Config,
+    toolbox: Toolbox,
     processes: Processes,
-    *,
-    cwd: str,
-    sandbox: Callable[[McpSource], Sandbox] | None,
-    transport: Callable[[], Transport],
-    spills: Callable[[], Spills | None],
 ) -> McpServers:
     """Return the servers of a session. Starts none. Those that cannot run are named in the log."""
-    sources, kept = find_servers(config, cwd), data_directory(config)
+    sources, kept = find_servers(config, toolbox.cwd), data_directory(config)
+    sandbox = toolbox.server_sandbox if config.lock else None
     for one in sources:
         if one.enabled and one.problem:
             log.warning("mcp server %s was not loaded: %s", printable(one.name), printable(one.problem))
@@ -49,15 +38,15 @@ def open_servers(
         sources,
         McpLaunch(
             processes,
-            cwd,
+            toolbox.cwd,
             kept,
             sandbox,
-            transport=transport,
-            tokens=open_tokens(config),
+            transport=partial(toolbox.resources.transport, config.environment),
+            home=zot_home(config.environment),
             net=sandbox is None or config.lock_net,
         ),
         ToolCache(None if kept is None else os.path.join(kept, "mcp-cache")),
-        spills=spills,
+        spills=toolbox.spills,
         wanted=config.tools,
         share=config.mcp_share,
     )

@@ -24,7 +24,7 @@ ASK = ("bash=ask", "*=allow")
 
 @asynccontextmanager
 async def connected(over: str, mode: str, tmp_path: Path, asked: list[str]) -> AsyncIterator[Client]:
-    """Connect a client that allows every call, and notes what it was ``asked``."""
+    """Connect a client that allows every call, and records the questions in ``asked``."""
     from mcp import Client, StdioServerParameters
     from mcp.client.streamable_http import streamable_http_client
     from mcp.shared._httpx_utils import create_mcp_http_client

@@ -226,7 +226,7 @@ def test_a_stateless_client_is_asked_by_a_result_and_answers_by_repeating(caller
     answer = {key: {"action": "accept", "content": {"decision": "allow_always"}}}
     done = caller.tool("zot", arguments, requestState=state, inputResponses=answer)
     assert (structured(done)["stop"], (caller.cwd / "made").exists()) == ("end_turn", True)
-    # The run is over: whoever asks again gets its result, and nothing runs twice.
+    # The run is over: a repeated request gets its result, and nothing runs twice.
     (caller.cwd / "made").unlink()
     assert structured(caller.tool("zot", arguments, requestState=state, inputResponses=answer)) == structured(done)
     assert not (caller.cwd / "made").exists()
