@@ -168,6 +168,7 @@ def main() -> int:
         str(ROOT / "tests" / name)
         for name in (
             "serve/test_acp.py",
+            "serve/test_acp_conformance.py",
             "serve/test_acp_conversations.py",
             "serve/test_acp_daemon.py",
             "wire/test_acp.py",

@@ -19,4 +19,4 @@ def test_the_title_of_a_call_shows_every_character(tool: str, argument: str, one
     assert one not in card["title"]
     assert f"{ord(one):x}" in card["title"] or "\\r" in card["title"]
     assert card["title"].endswith("x\nls")
-    assert card["rawInput"] == args  # A program gets what it is.
+    assert card["rawInput"] == args  # Programs get the arguments unchanged.

@@ -906,7 +906,7 @@ def test_a_reader_that_stops_slows_the_run_down_and_loses_nothing(editors: Start
 
 
 class Peer:
-    """A client as the package wants it: it allows what it is asked for, and keeps what it is sent."""
+    """A client of the package: it allows every request for permission, and keeps the updates."""
 
     def __init__(self) -> None:
         self.updates: list[Any] = []

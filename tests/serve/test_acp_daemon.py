@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
+import socket as socket_module
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 
 from editor import Editor, Frame, of_kind, said, updates
-from forked import ForkServer
-from harness import Zot, environment, eventually
+from forked import Forked, ForkServer
+from harness import PATIENCE_S, Zot, environment, eventually
 from zot.client.client import Client
 from zot.events import (
     AgentEvent,
@@ -35,15 +37,29 @@ def socket(tmp_path: Path, fork_server: ForkServer) -> Iterator[str]:
     """Start a daemon whose home is that of the editors; return its socket."""
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "config.toml").write_text('[agents.careful]\nprovider = "lab"\npolicy = ["bash=ask"]\n')
-    env = environment({"ZOT_HOME": str(tmp_path / "home")})
-    path = str(tmp_path / "home" / "data" / "daemon.sock")
-    daemon = fork_server.fork(("daemon", "--provider", "lab"), tmp_path, env)
+    with daemon_in(tmp_path, fork_server):
+        yield str(tmp_path / "home" / "data" / "daemon.sock")
+
+
+@contextmanager
+def daemon_in(directory: Path, fork_server: ForkServer) -> Iterator[Forked]:
+    """Run a daemon until it has ended or is no longer needed."""
+    daemon = fork_server.fork(
+        ("daemon", "--provider", "lab"), directory, environment({"ZOT_HOME": str(directory / "home")})
+    )
     try:
-        assert eventually(lambda: os.path.exists(path))
-        yield path
+        assert eventually(lambda: accepts(str(directory / "home" / "data" / "daemon.sock")))
+        yield daemon
     finally:
-        daemon.send_signal(15)
+        if daemon.poll() is None:
+            daemon.send_signal(signal.SIGTERM)
         daemon.communicate()
+
+
+def accepts(path: str) -> bool:
+    """True if a daemon accepts connections at a socket."""
+    with socket_module.socket(socket_module.AF_UNIX) as one:
+        return one.connect_ex(path) == 0
 
 
 def test_a_session_of_the_daemon_runs_lists_replays_and_forks(editors: Start, socket: str) -> None:
@@ -111,6 +127,38 @@ def test_cancel_ends_the_run_and_what_waits(editors: Start, socket: str) -> None
     assert editor.leave() == []
 
 
+@pytest.mark.parametrize("method", ["session/close", "session/delete"])
+def test_closing_a_session_cancels_its_prompts(editors: Start, socket: str, method: str) -> None:
+    editor = editors("--via-daemon")
+    session = editor.new()
+    numbers = [editor.start(session, text) for text in ("!stall-mid", "!echo two")]
+    while not said(updates(editor.frames)):
+        editor.read()
+    numbers.append(editor.ask_for(method, sessionId=session))
+    answers: dict[int, Frame] = {}
+    while len(answers) < 3:
+        if "result" in (frame := editor.read()):
+            answers[frame["id"]] = frame["result"]
+    assert answers == dict(zip(numbers, [{"stopReason": "cancelled"}, {"stopReason": "cancelled"}, {}], strict=True))
+    assert editor.leave() == []
+
+
+def test_a_compaction_in_the_daemon_is_answered_even_if_there_is_nothing_to_replace(
+    editors: Start, socket: str
+) -> None:
+    editor = editors("--via-daemon")
+    session = editor.new()
+    assert "error" in editor.answer_of(editor.start(session, "/compact"))
+    assert editor.prompt(session, "!echo one")[0] == "end_turn"
+    assert editor.leave() == []
+
+
+def test_a_session_of_the_daemon_has_no_modes(editors: Start, socket: str) -> None:
+    editor = editors("--via-daemon")
+    error = editor.refused("session/set_mode", sessionId=editor.new(), modeId="ask")
+    assert (error["code"], "policy" in error["message"]) == (-32602, True)
+
+
 async def test_an_editor_and_another_client_see_the_same(editors: Start, socket: str) -> None:
     editor = editors("--via-daemon", "--agent", "careful")
     session = editor.new()
@@ -157,6 +205,170 @@ def test_without_a_daemon_the_first_session_says_how_to_start_one(editors: Start
     error = editor.refused("session/new", cwd=str(editor.cwd), mcpServers=[])
     assert "zot daemon" in error["message"]
     assert editor.leave() == []
+
+
+def load(editor: Editor, session: str) -> list[Frame]:
+    """Load a session and return the updates before the answer."""
+    before = len(editor.frames)
+    editor.call("session/load", sessionId=session, cwd=str(editor.cwd), mcpServers=[])
+    return updates(editor.frames[before:])
+
+
+@pytest.mark.parametrize("flags", [(), ("--via-daemon",)])
+def test_loading_an_open_session_replays_its_run_and_continues(
+    editors: Start, socket: str, flags: tuple[str, ...]
+) -> None:
+    editor = editors(*flags)
+    session = editor.new()
+    os.mkfifo(editor.cwd / "fifo")
+    editor.prompt(session, "!write a.txt text")
+    script = '!script say one ;; call bash {"command":"read line < fifo"} ;; --- ;; say two'
+    number = editor.start(session, script)
+    while [one["title"] for one in of_kind(updates(editor.frames), "tool_call")] != ["write a.txt", "read line < fifo"]:
+        editor.read()
+    before = len(editor.frames)
+    load(editor, session)
+    while len(of_kind(updates(editor.frames[before:]), "tool_call")) < 2:
+        editor.read()
+    with open(editor.cwd / "fifo", "w") as fifo:
+        fifo.write("go\n")
+    assert editor.answer_of(number)["result"]["stopReason"] == "end_turn"
+    told = updates(editor.frames[before:])
+    answers = [frame for frame in editor.frames if frame.get("id") == number and "method" not in frame]
+    assert len(answers) == 1
+    assert editor.leave() == []
+
+    again = editors(*flags)
+    again.initialize()
+    recorded = load(again, session)
+    assert story_of_updates(told) == story_of_updates(recorded)
+    assert said(told, "user_message_chunk") == said(recorded, "user_message_chunk") == "!write a.txt text" + script
+
+
+@pytest.mark.parametrize("flags", [(), ("--via-daemon",)])
+def test_loading_an_open_session_shows_the_text_of_the_running_step_once(
+    editors: Start, socket: str, flags: tuple[str, ...]
+) -> None:
+    editor = editors(*flags)
+    session = editor.new()
+    number = editor.start(session, "!stall-mid")
+    while not said(updates(editor.frames)):
+        editor.read()
+    editor.call("session/list")
+    shown = said(updates(editor.frames))
+    for _ in range(2):
+        before = len(editor.frames)
+        load(editor, session)
+        while len(said(updates(editor.frames[before:]))) < len(shown):
+            editor.read()
+        assert said(updates(editor.frames[before:])) == shown
+        assert said(updates(editor.frames[before:]), "user_message_chunk") == "!stall-mid"
+    editor.tell("session/cancel", sessionId=session)
+    assert editor.answer_of(number)["result"]["stopReason"] == "cancelled"
+    assert said(updates(editor.frames[before:])) == shown
+    assert editor.leave() == []
+
+
+@pytest.mark.parametrize("flags", [(), ("--via-daemon",)])
+def test_a_load_that_fails_leaves_the_run_as_it_is(editors: Start, socket: str, flags: tuple[str, ...]) -> None:
+    editor = editors(*flags)
+    session = editor.new()
+    os.mkfifo(editor.cwd / "fifo")
+    number = editor.start(session, '!script call bash {"command":"read line < fifo"} ;; --- ;; say two')
+    while not of_kind(updates(editor.frames), "tool_call"):
+        editor.read()
+    servers = [{"name": "one", "type": "sse", "url": "http://127.0.0.1:1", "headers": []}]
+    loads = [
+        editor.ask_for("session/load", sessionId=session, cwd=str(editor.cwd), mcpServers=servers) for _ in range(2)
+    ]
+    editor.tell("$/cancel_request", requestId=loads[1])
+    while not {frame.get("id") for frame in editor.frames if "method" not in frame}.issuperset(loads):
+        editor.read()
+    with open(editor.cwd / "fifo", "w") as fifo:
+        fifo.write("go\n")
+    assert editor.answer_of(number)["result"]["stopReason"] == "end_turn"
+    assert said(updates(editor.frames)).endswith("two")
+    assert editor.leave() == []
+
+
+def test_a_client_that_joins_a_running_session_gets_its_run(editors: Start, socket: str) -> None:
+    editor, other = editors("--via-daemon"), editors("--via-daemon")
+    session = editor.new()
+    number = editor.start(session, "!stall-mid")
+    while not said(updates(editor.frames)):
+        editor.read()
+    editor.call("session/list")
+    shown = said(updates(editor.frames))
+    other.initialize()
+    load(other, session)
+    while len(said(updates(other.frames))) < len(shown):
+        other.read()
+    assert (said(updates(other.frames)), said(updates(other.frames), "user_message_chunk")) == (shown, "!stall-mid")
+    other.tell("session/cancel", sessionId=session)
+    assert editor.answer_of(number)["result"]["stopReason"] == "cancelled"
+
+
+def test_cancelling_a_queued_prompt_leaves_the_one_that_waits_for_an_approval(editors: Start, socket: str) -> None:
+    editor = editors("--via-daemon", "--agent", "careful")
+    session = editor.new()
+    first = editor.start(session, "!bash touch made")
+    request = editor.until_asked()
+    second = editor.start(session, "!echo second")
+    editor.call("session/list")
+    editor.tell("$/cancel_request", requestId=second)
+    assert editor.answer_of(second)["result"]["stopReason"] == "cancelled"
+    editor.call("session/list")
+    assert not [frame for frame in editor.frames if frame.get("id") == first and "result" in frame]
+    editor.decide(request, "allow_once")
+    assert editor.answer_of(first)["result"]["stopReason"] == "end_turn"
+    assert (editor.cwd / "made").exists()
+    assert editor.prompt(session, "!echo third")[0] == "end_turn"
+    assert editor.leave() == []
+
+
+def test_a_daemon_killed_under_a_prompt_fails_it_and_the_next_daemon_continues(
+    editors: Start, tmp_path: Path, fork_server: ForkServer
+) -> None:
+    with daemon_in(tmp_path, fork_server) as daemon:
+        editor = editors("--via-daemon")
+        session = editor.new()
+        assert editor.prompt(session, "!echo one")[0] == "end_turn"
+        numbers = [editor.start(session, text) for text in ("!stall-mid", "!echo queued")]
+        while not said(updates(editor.frames)).removeprefix("one"):
+            editor.read()
+        daemon.send_signal(signal.SIGKILL)
+    errors: dict[int, str] = {}
+    while len(errors) < 2:
+        frame = editor.read(within_s=PATIENCE_S)
+        if "error" in frame:
+            errors[frame["id"]] = frame["error"]["message"]
+    assert sorted(errors) == sorted(numbers)
+    assert all("zot daemon" in message for message in errors.values()), errors
+    assert "zot daemon" in editor.answer_of(editor.start(session, "!echo two"))["error"]["message"]
+    with daemon_in(tmp_path, fork_server):
+        stop, found = editor.prompt(session, "!echo three")
+        assert (stop, said(found)) == ("end_turn", "three")
+        assert editor.call("session/set_config_option", sessionId=session, configId="reasoning", value="high")
+        replayed = load(editor, session)
+        assert said(replayed, "user_message_chunk").endswith("!echo three")
+        assert editor.leave() == []
+
+
+def test_a_daemon_that_is_restarted_under_a_prompt_answers_it_once(
+    editors: Start, tmp_path: Path, fork_server: ForkServer
+) -> None:
+    with daemon_in(tmp_path, fork_server) as daemon:
+        editor = editors("--via-daemon")
+        session = editor.new()
+        number = editor.start(session, "!stall-mid")
+        while not said(updates(editor.frames)):
+            editor.read()
+        daemon.send_signal(signal.SIGKILL)
+    with daemon_in(tmp_path, fork_server):
+        answer = editor.answer_of(number)
+        assert "error" in answer or answer["result"]["stopReason"] == "cancelled", answer
+        assert editor.prompt(session, "!echo again")[0] == "end_turn"
+        assert [frame for frame in editor.leave() if frame.get("id") == number] == []
 
 
 # The same story everywhere.

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Not flags of this command: the client chooses sessions and their directories.
 _CLIENTS = ("--session", "--no-session", "--cwd")
+#: How long a prompt waits for the daemon to come back before it fails.
+_RECONNECT_S = 10.0
 _MODES = ("ask", "accept_edits", "allow_all", "plan")
 MANUAL = flags.Manual(
     "zot acp",
@@ -96,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
     def connect() -> Client:
         from zot.client.client import Client  # Imported lazily: few editors use the daemon.
 
-        return Client.connect(**place, config_dir=settings.get("config_dir"))
+        return Client.connect(**place, config_dir=settings.get("config_dir"), reconnect_s=_RECONNECT_S)
 
     overrides, descriptors = ConfigOverrides.of_flags(settings), (incoming, outgoing)
     daemon = connect if via_daemon else None

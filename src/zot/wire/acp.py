@@ -448,6 +448,7 @@ class ToolCards:
         """Return the card of a call that starts."""
         args = args or {}
         self._open[call_id] = name, args
+        self._live.pop(call_id, None)  # A replay shows it once more.
         card: Update = {
             "sessionUpdate": "tool_call",
             "toolCallId": call_id,

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from zot.client.client import Client
 from zot.client.session import ClientSession, ClientTurn
 from zot.errors import AgentError, ConnectionLost, NoSuchSession, RunCancelled, UserError
-from zot.events import AgentEvent, Reconfigured, UserMessage
-from zot.messages import ImageBlock, PastMessage
+from zot.events import AgentEvent, Done, Reconfigured, UserMessage
+from zot.messages import ImageBlock
 from zot.panels import CommandAnswer, CommandInfo
-from zot.serve.acp.session import EditorSessions, Options, PromptReply, SessionBackend, SessionListing
+from zot.serve.acp.session import Conversation, EditorSessions, Options, PromptReply, SessionBackend, SessionListing
 from zot.session.history import Batch
 from zot.wire import acp
 from zot.wire.daemon_client import UpdateListener
@@ -24,11 +24,15 @@ from zot.wire.jsonrpc import SESSION_NOT_FOUND, RpcError
 
 log = logging.getLogger("zot")
 
+#: How long a session that the client closes waits for the end of its cancelled prompts.
+_CANCEL_S: Final = 5.0
+
 
 class DaemonSession(SessionBackend):
     """One session of the daemon. It continues when the editor leaves."""
 
-    def __init__(self, client: Client, session: ClientSession) -> None:
+    def __init__(self, owner: EditorDaemonSessions, client: Client, session: ClientSession) -> None:
+        self._owner = owner
         self._client = client
         self._session = session
         self._cwd = ""
@@ -37,10 +41,14 @@ class DaemonSession(SessionBackend):
         self._commands: Sequence[CommandInfo] = ()
         #: True until the first prompt of a session that this client created.
         self.is_unused = False
+        self._listener: UpdateListener | None = None
         self._following: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Updates after this number follow those that were replayed; None: live ones only.
+        #: Events after this number are delivered; None: live ones only.
         self._after = session.opened_at if session.opened.state == "waiting_approval" else None
+        #: The newest event that the view has processed, and the newest one that a replay has shown; 0 before the first.
+        self._processed = self._replayed = 0
+        self._problem: AgentError | None = None
 
     async def refresh(self) -> None:
         """Ask for the directory and the options. Raise AgentError."""
@@ -53,34 +61,66 @@ class DaemonSession(SessionBackend):
         model = chosen.model or now.model
         self._options = Options(model, names if model in names else {**names, model: model}, chosen.reasoning or "")
 
-    def follow(self) -> None:
-        if self._following is None:
-            self._following = asyncio.get_running_loop().create_task(self._follow(), name="zot acp following")
+    @property
+    def is_ready(self) -> bool:
+        return self._problem is None
 
-    async def _follow(self) -> None:
+    async def load(self) -> None:
+        """Open it again, with the next connection: the last one was lost."""
+        self._client, self._session = await self._owner.opened(self._session.id, self._cwd)
+        await self.refresh()
+        self._problem = None
+        self.follow()
+
+    def hold(self) -> None:
+        if self._following is not None:
+            self._deliver_unread()
+            self._following.cancel()
+            self._following = None
+
+    def follow(self) -> None:
+        if self._following is None and self._problem is None:
+            arrived = asyncio.Event()
+            self._listener = UpdateListener(self._after, arrived.set)
+            self._client.hear(self._session.id, self._listener)
+            self._following = asyncio.get_running_loop().create_task(
+                self._follow(self._listener, arrived), name="zot acp following"
+            )
+
+    async def _follow(self, listener: UpdateListener, arrived: asyncio.Event) -> None:
         """Deliver every event to the view, those that arrived together in one batch."""
-        arrived = asyncio.Event()
-        listener = UpdateListener(self._after, arrived.set)
-        self._client.hear(self._session.id, listener)
         try:
             while listener.problem is None:
                 await arrived.wait()
                 arrived.clear()
-                events = [event for _, event in listener.unread]
-                listener.unread.clear()
-                self._client.make_room()
-                if events and self.view is not None:
-                    self._deliver(events)
-                    if self.view.full:
-                        await self.view.room()
+                self._deliver_unread()
+                if self.view is not None and self.view.full:
+                    await self.view.room()
         finally:
             self._client.leave(self._session.id, listener)
+        self._following, self._problem = None, _advised(listener.problem)
         if self.view is not None:
-            self.view.fail_all(listener.problem)
+            self.view.fail_all(self._problem)
 
-    def _deliver(self, events: Sequence[AgentEvent]) -> None:
-        assert self.view is not None
-        self.view.deliver(Batch(0, 0, [event for event in events if not isinstance(event, Reconfigured)]))
+    def _deliver_unread(self) -> None:
+        """Deliver the events that have arrived. Those of a run that was replayed take effect and appear once."""
+        assert self._listener is not None
+        arrived = list(self._listener.unread)
+        self._listener.unread.clear()
+        self._client.make_room()
+        self._after = self._listener.cursor
+        if not arrived or self.view is None:
+            return
+        if again := [event for seq, event in arrived if 0 < seq <= self._processed]:
+            self.view.show_again(again, {})
+        if replayed := [event for seq, event in arrived if self._processed < seq <= self._replayed]:
+            for batch in _batches(replayed):
+                self.view.deliver_replayed(batch)
+        upto = max(self._processed, self._replayed)
+        events = [event for seq, event in arrived if not 0 < seq <= upto]
+        for batch in _batches([event for event in events if not isinstance(event, Reconfigured)]):
+            self.view.deliver(batch)
+        self._processed = max(self._processed, self._after or 0)
         if any(isinstance(event, Reconfigured) for event in events):
             self._spawn(self._show_changes())
 
@@ -100,9 +140,13 @@ class DaemonSession(SessionBackend):
 
     async def release(self) -> None:
         await self.forget_unused()
+        if self.view is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.view.settled(), _CANCEL_S)
         for task in [*self._tasks, *filter(None, [self._following])]:
             task.cancel()
         self.view = None
+        self._owner.forget(self._session.id)
 
     @property
     def cwd(self) -> str:
@@ -122,7 +166,21 @@ class DaemonSession(SessionBackend):
             self._spawn(self._answered(reply, _end_of(self._session.prompt(text, images, prompt_id=reply.prompt_id))))
 
     def compact(self, reply: PromptReply) -> None:
-        self._spawn(self._answered(reply, self._session.compact()))
+        self._spawn(self._compact(reply))
+
+    async def _compact(self, reply: PromptReply) -> None:
+        """Answer with the daemon's answer, after the updates before it: a compaction may end without an event."""
+        problem: AgentError | None = None
+        try:
+            await self._session.compact()
+        except AgentError as exc:
+            problem = exc
+        if self._following is not None:
+            self._deliver_unread()
+        if problem is None:
+            reply.stop("end_turn")
+        else:
+            reply.dropped(_advised(problem))
 
     async def _answered(self, reply: PromptReply, work: Any) -> None:
         """Await the daemon's answer to a prompt. The view answers the editor at the end of the run, if there is one."""
@@ -130,7 +188,7 @@ class DaemonSession(SessionBackend):
             await work
         except AgentError as problem:
             if not _has_run(problem):
-                reply.dropped(problem)
+                reply.dropped(_advised(problem))
         await reply.over.wait()
 
     def cancel(self, reply: PromptReply) -> None:
@@ -174,11 +232,12 @@ class DaemonSession(SessionBackend):
         ran = await self._session.run_command(name, args)
         return CommandAnswer(ran.extension, ran.action, "", ran.insert, ran.display)
 
-    async def messages(self) -> Sequence[PastMessage]:
+    async def conversation(self) -> Conversation:
         page = await self._session.past()
         if page.last_seq and self._following is None:
+            self._replayed = page.last_seq
             self._after = page.last_seq if self._after is None else min(self._after, page.last_seq)
-        return [one.past() for one in page.messages]
+        return Conversation([one.past() for one in page.messages])
 
     async def old_text(self, call_id: str) -> str | None:
         return None  # The daemon does not tell.
@@ -191,6 +250,23 @@ class DaemonSession(SessionBackend):
         task = asyncio.get_running_loop().create_task(work, name="zot acp turn")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _batches(events: Sequence[AgentEvent]) -> Iterator[Batch]:
+    """Yield ``events`` in batches, each of one run."""
+    start = 0
+    for end in [at for at, event in enumerate(events, 1) if isinstance(event, Done)]:
+        yield Batch(0, 0, events[start:end])
+        start = end
+    if start < len(events):
+        yield Batch(0, 0, events[start:])
+
+
+def _advised(problem: AgentError) -> AgentError:
+    """Return the error for the prompts of a session that no longer sends events."""
+    if not isinstance(problem, ConnectionLost):
+        return problem
+    return ConnectionLost(f"{problem}. Start the daemon with: zot daemon. The next prompt continues the session.")
 
 
 def _has_run(problem: AgentError) -> bool:
@@ -215,7 +291,8 @@ class EditorDaemonSessions(EditorSessions):
         self._agent = agent
         self._client: Client | None = None
         self._starting = asyncio.Lock()
-        self._made_here: list[DaemonSession] = []
+        #: Open sessions by id.
+        self._open: dict[str, DaemonSession] = {}
 
     def check_login(self) -> None:
         return  # The daemon has its own keys.
@@ -225,18 +302,28 @@ class EditorDaemonSessions(EditorSessions):
         made = await client.session(agent=self._agent, cwd=wanted.cwd)
         backend = await self._made(client, made, wanted.mcp_servers)
         backend.is_unused = True
-        self._made_here.append(backend)
         return made.id, backend
 
     async def open(self, wanted: acp.OpenSession) -> DaemonSession:
+        if (backend := self._open.get(wanted.session_id)) is None:
+            client, session = await self.opened(wanted.session_id, wanted.cwd)
+            return await self._made(client, session, wanted.mcp_servers)
+        await (backend.refresh() if backend.is_ready else backend.load())
+        return backend
+
+    async def opened(self, session_id: str, cwd: str) -> tuple[Client, ClientSession]:
+        """Return a recorded session and its connection. ``cwd`` replaces a directory that is gone. Raise AgentError."""
         client = await self._connected()
         known = {one.session_id: one for one in await client.sessions()}
-        if (entry := known.get(wanted.session_id)) is None:
-            raise NoSuchSession(f"there is no session {wanted.session_id!r}")
+        if (entry := known.get(session_id)) is None:
+            raise NoSuchSession(f"there is no session {session_id!r}")
         # It may have been closed, and is opened where it is: others follow it.
-        cwd = None if await asyncio.to_thread(os.path.isdir, entry.cwd) else wanted.cwd
-        opened = await client.session(entry.session_id, entry.agent_alias, cwd)
-        return await self._made(client, opened, wanted.mcp_servers)
+        place = None if await asyncio.to_thread(os.path.isdir, entry.cwd) else cwd
+        return client, await client.session(session_id, entry.agent_alias, place)
+
+    def forget(self, session_id: str) -> None:
+        """Remove a session that the client has closed."""
+        self._open.pop(session_id, None)
 
     async def fork(self, wanted: acp.OpenSession) -> tuple[str, DaemonSession]:
         client = await self._connected()
@@ -263,7 +350,7 @@ class EditorDaemonSessions(EditorSessions):
                 raise
 
     async def close(self) -> None:
-        for backend in self._made_here:
+        for backend in self._open.values():
             await backend.forget_unused()
         if self._client is not None:
             await self._client.close()
@@ -275,8 +362,9 @@ class EditorDaemonSessions(EditorSessions):
             log.warning(
                 "sessions of the daemon have its MCP servers; those of the client are not used: %d", len(servers)
             )
-        backend = DaemonSession(client, session)
+        backend = DaemonSession(self, client, session)
         await backend.refresh()
+        self._open[session.id] = backend
         return backend
 
     async def _connected(self) -> Client:

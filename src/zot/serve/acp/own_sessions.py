@@ -15,9 +15,10 @@ from zot.config.base_url import split_url
 from zot.config.config import Config, ConfigOverrides, journal_path
 from zot.config.flags import LiteralMcpServer, McpServer
 from zot.errors import AgentError, ConnectionImpossible, NoSuchSession
+from zot.events import AgentEvent
 from zot.journal.opening import open_journal
 from zot.journal.recorded_sessions import SessionJournal
-from zot.messages import ImageBlock, Message
+from zot.messages import ImageBlock
 from zot.panels import CommandAnswer, CommandInfo
 from zot.runtime.check import check
 from zot.runtime.modes import SessionModes
@@ -26,6 +27,7 @@ from zot.runtime.pool import Channel, NewSessionSettings, SessionPool
 from zot.runtime.shared import SharedResources
 from zot.serve.acp.session import (
     MAX_OLD_BYTES,
+    Conversation,
     EditorSessions,
     Options,
     OptionValue,
@@ -63,6 +65,11 @@ class OwnSession(SessionBackend, Channel):
         self._mode = owner.mode
         #: The files that calls replaced, by call: digests, in the order of the calls.
         self._replaced: dict[str, deque[str]] | None = None
+        #: The number of the newest event that was delivered or held.
+        self._newest = 0
+        #: Batches that are delivered after a replay; None without one.
+        self._held: list[Batch] | None = None
+        self._released = asyncio.Event()
 
     @property
     def _loaded(self) -> Session:
@@ -86,7 +93,10 @@ class OwnSession(SessionBackend, Channel):
         return self.view is not None
 
     def deliver(self, batch: Batch) -> None:
-        if self.view is not None:
+        self._newest = batch.last or self._newest
+        if self._held is not None:
+            self._held.append(batch)
+        elif self.view is not None:
             self.view.deliver(batch)
 
     @property
@@ -99,9 +109,11 @@ class OwnSession(SessionBackend, Channel):
 
     @property
     def full(self) -> bool:
-        return self.view is not None and self.view.full
+        return self._held is not None or (self.view is not None and self.view.full)
 
     async def room(self) -> None:
+        if self._held is not None:
+            await self._released.wait()
         if self.view is not None:
             await self.view.room()
 
@@ -122,7 +134,19 @@ class OwnSession(SessionBackend, Channel):
     async def load(self) -> None:
         await self._owner.load(self._id, self.place)
 
+    def hold(self) -> None:
+        if self._held is None:
+            self._held = []
+            self._released.clear()
+
+    def follow(self) -> None:
+        held, self._held = self._held or (), None
+        self._released.set()
+        for batch in held:
+            self.deliver(batch)
+
     async def release(self) -> None:
+        self.follow()
         await self._owner.release(self._id)
         self.view = None
 
@@ -206,9 +230,18 @@ class OwnSession(SessionBackend, Channel):
         self._owner.used(self._id)
         return await self._loaded.run_command(name, args)
 
-    async def messages(self) -> Sequence[Message]:
+    async def conversation(self) -> Conversation:
         self._replaced = None
-        return tuple(self._loaded.history.transcript.messages)
+        session, before, newest = self._loaded, self._loaded.history.before, self._newest
+        self.hold()
+        held, self._held = self._held or (), []
+        if self.view is not None:
+            for batch in held:
+                self.view.deliver_replayed(batch)
+        if before is None:
+            return Conversation(tuple(session.history.transcript.messages))
+        rows = await session.store.read(before.seq, max(0, newest - before.seq))
+        return Conversation(before.messages, [row for _, row in rows if isinstance(row, AgentEvent)])
 
     async def old_text(self, call_id: str) -> str | None:
         store = self._loaded.store

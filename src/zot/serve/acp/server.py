@@ -13,7 +13,7 @@ import msgspec
 
 from zot.config.config import Config, ConfigOverrides, zot_home
 from zot.encoding import UNREADABLE
-from zot.errors import NoSuchSession, explained
+from zot.errors import NoSuchSession, RunCancelled, explained
 from zot.runtime.shared import SharedResources
 from zot.serve.acp.own_sessions import OwnSessions
 from zot.serve.acp.session import AcpSession, EditorSessions, PromptReply, SessionBackend, encode_failure
@@ -280,13 +280,18 @@ class AcpServer:
             raise RpcError(INVALID_REQUEST, "this id is in use, or too many requests are being answered")
         task = asyncio.get_running_loop().create_task(self._answer(request, work), name="zot acp answer")
         self._requests[key] = task
-        task.add_done_callback(lambda _: self._requests.pop(key, None))
+
+        def over(_: asyncio.Task[None]) -> None:
+            del self._requests[key]
+            work.close()
+            if task.cancelled():  # Perhaps before it began.
+                self._fail(request, RpcError(acp.CANCELLED, "the request was cancelled"))
+
+        task.add_done_callback(over)
 
     async def _answer(self, request: RpcRequest, work: Awaitable[None]) -> None:
         try:
             await work
-        except asyncio.CancelledError:
-            self._fail(request, RpcError(acp.CANCELLED, "the request was cancelled"))
         except Exception as problem:
             self._fail(request, problem)
 
@@ -299,6 +304,16 @@ class AcpServer:
     async def _open(self, request: RpcRequest, params: acp.OpenSession) -> None:
         """Answer `session/load`, `session/resume` and `session/fork`."""
         _check_place(params.cwd)
+        if request.method == "session/load" and (known := self._sessions.get(params.session_id)) is not None:
+            known.backend.hold()
+            try:
+                await self._open_held(request, params)
+            finally:
+                known.backend.follow()
+        else:
+            await self._open_held(request, params)
+
+    async def _open_held(self, request: RpcRequest, params: acp.OpenSession) -> None:
         forked: dict[str, str] = {}
         if request.method == "session/fork":
             session = self._opened(*await self._backends.fork(params))
@@ -328,6 +343,8 @@ class AcpServer:
         if isinstance(params, acp.SetConfigOption):
             self._succeed(request, {"configOptions": await session.set_option(params.config_id, params.value)})
         else:
+            if not session.backend.options().mode:
+                raise RpcError(INVALID_PARAMS, "this session has no modes: the policy of the daemon's agent applies")
             await session.backend.set_option("mode", params.mode_id)
             self._succeed(request, {})
             session.show_options()
@@ -354,6 +371,7 @@ class AcpServer:
         if session.waiting() or session.is_running:
             session.cancel()
         await session.backend.release()
+        session.fail_all(RunCancelled("the session was closed"))
         if self.has(session):
             del self._sessions[session.id]
 

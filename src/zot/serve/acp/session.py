@@ -34,11 +34,12 @@ from zot.events import (
     QuestionAnswer,
     QuestionRequest,
     Reconfigured,
+    ToolCall,
     UserMessage,
     notice_lines,
 )
 from zot.journal.queries import titled
-from zot.messages import CallBlock, ImageBlock, Message, PastMessage, text_of
+from zot.messages import CallBlock, ImageBlock, Message, PastMessage, ShownCall, text_of
 from zot.panels import CommandAnswer, CommandInfo
 from zot.run_summary import RunSummary
 from zot.session.history import Batch, WritingSubscriber
@@ -80,6 +81,13 @@ class Options(msgspec.Struct, frozen=True):
     modes: Sequence[OptionValue] = ()
 
 
+class Conversation(msgspec.Struct, frozen=True):
+    """A conversation to replay: its ``messages`` before the current run, and the ``events`` of that run so far."""
+
+    messages: Sequence[Message | PastMessage]
+    events: Sequence[AgentEvent] = ()
+
+
 class SessionBackend(ABC):
     """Backend of an `AcpSession`: a session of this process, or one of the daemon.
 
@@ -97,9 +105,13 @@ class SessionBackend(ABC):
         """Make it ready. Raise AgentError."""
         return
 
+    @abstractmethod
+    def hold(self) -> None:
+        """Deliver no events until `follow`: the client loads a session that it has open, and gets the replay first."""
+
+    @abstractmethod
     def follow(self) -> None:
         """Deliver events from now on: the client has the response that opened the session."""
-        return
 
     @abstractmethod
     async def release(self) -> None:
@@ -164,8 +176,8 @@ class SessionBackend(ABC):
         """Run a command. Raise AgentError."""
 
     @abstractmethod
-    async def messages(self) -> Sequence[Message | PastMessage]:
-        """Return the conversation to replay."""
+    async def conversation(self) -> Conversation:
+        """Return the conversation to replay; events that are not part of it are delivered after `follow`."""
 
     @abstractmethod
     async def old_text(self, call_id: str) -> str | None:
@@ -229,8 +241,12 @@ class AcpSession(WritingSubscriber):
         self.backend = backend
         backend.view = self
         self._server = server
-        cards = acp.ToolCards(backend.cwd, _text_on_disk)
+        cards = acp.ToolCards(backend.cwd, self._old_text)
         self._updates = acp.UpdateMaker(cards, server.greeting.client, os.urandom(4).hex())
+        #: The former content of files that replayed calls have replaced, by call; None if it is unknown.
+        self._replaced: dict[str, str | None] = {}
+        #: True while events are processed whose updates the client has from a replay.
+        self._is_silent = False
         self._summary = RunSummary()
         #: The prompts without an answer, by their id.
         self._replies: dict[str, PromptReply] = {}
@@ -294,6 +310,34 @@ class AcpSession(WritingSubscriber):
                     pending.append(event)
         self._show(pending)
 
+    def deliver_replayed(self, batch: Batch) -> None:
+        """Process events whose updates the client has from a replay: only prompts and requests are answered."""
+        self._is_silent = True
+        try:
+            self.deliver(batch)
+        finally:
+            self._is_silent = False
+
+    def show_again(self, events: Sequence[AgentEvent], old_texts: Mapping[str, str | None]) -> None:
+        """Send the updates of processed events once more, with the client's own prompts: it has loaded the session."""
+        calls = [one.id for one in events if isinstance(one, ToolCall)]
+        self._replaced = {call_id: old_texts.get(call_id) for call_id in calls}
+        pending: list[AgentEvent] = []
+        for event in events:
+            if isinstance(event, UserMessage):
+                self._show(pending)
+                for update in acp.prompted(event.content, self._updates.new_message()):
+                    self.update(update)
+                self._updates.new_message()
+            else:
+                pending.append(event)
+        self._show(pending)
+        self._replaced = {}
+
+    def _old_text(self, call_id: str, path: str) -> str | None:
+        """Return the text of a file before a call replaces it; None if it is unknown."""
+        return self._replaced[call_id] if call_id in self._replaced else _text_on_disk(path)
+
     def _show(self, events: list[AgentEvent]) -> None:
         """Send the updates for ``events`` and empty the list."""
         for update in self._updates.updates(events, window=self.backend.context_window):
@@ -302,7 +346,8 @@ class AcpSession(WritingSubscriber):
 
     def update(self, update: acp.Update) -> None:
         """Send a session update."""
-        self._server.notify("session/update", {"sessionId": self.id, "update": update})
+        if not self._is_silent:
+            self._server.notify("session/update", {"sessionId": self.id, "update": update})
 
     def _on_prompt(self, message: UserMessage) -> None:
         """Show a prompt of another client; the client shows its own."""
@@ -401,8 +446,16 @@ class AcpSession(WritingSubscriber):
             reply.is_cancelled = True
         self.backend.abort()
 
+    async def settled(self) -> None:
+        """Wait until every prompt has its answer."""
+        for reply in list(self._replies.values()):
+            await reply.over.wait()
+
     def fail_all(self, problem: AgentError) -> None:
-        """Fail every prompt without an answer: the session is gone."""
+        """Fail every prompt without an answer, and withdraw open requests: the session is gone."""
+        self._answered_by_run, self._expected, self._summary = [], [], RunSummary()
+        for request_id in list(self._asked):
+            self._withdraw(request_id)
         for reply in list(self._replies.values()):
             reply.dropped(problem)
 
@@ -501,19 +554,27 @@ class AcpSession(WritingSubscriber):
         commands = [{"name": one.name, "description": one.description} for one in found]
         if self._server.has(self) and commands != self._shown_commands:
             self._shown_commands = commands
-            self.update({"sessionUpdate": "available_commands_update", "availableCommands": commands})
+            self._send_commands()
+
+    def _send_commands(self) -> None:
+        self.update({"sessionUpdate": "available_commands_update", "availableCommands": self._shown_commands})
 
     async def replay(self) -> None:
         """Send the conversation so far, at the client's pace."""
-        old: dict[str, str | None] = {}
-        cards = acp.ToolCards(self.backend.cwd, lambda call_id, path: old.get(call_id))
-        for message in await self.backend.messages():
-            calls = [one for one in message.content if isinstance(one, CallBlock) and one.name == "write"]
-            old = {one.id: await self.backend.old_text(one.id) for one in calls}
-            for update in acp.replay(message, cards, self._updates.new_message()):
+        found = await self.backend.conversation()
+        for message in found.messages:
+            calls = [
+                one.id for one in message.content if isinstance(one, CallBlock | ShownCall) and one.name == "write"
+            ]
+            self._replaced = {call_id: await self.backend.old_text(call_id) for call_id in calls}
+            for update in acp.replay(message, self._updates.cards, self._updates.new_message()):
                 self.update(update)
             if self.full:
                 await self.room()
+        calls = [one.id for one in found.events if isinstance(one, ToolCall) and one.name == "write"]
+        self.show_again(found.events, {call_id: await self.backend.old_text(call_id) for call_id in calls})
+        if self._shown_commands:
+            self._send_commands()
 
 
 #: The stop reason of each way a model call ends. An error is answered as one.
@@ -616,7 +677,7 @@ def _select(option: str, name: str, category: str, value: str, values: Mapping[s
     }
 
 
-def _text_on_disk(call_id: str, path: str) -> str | None:
+def _text_on_disk(path: str) -> str | None:
     """Return the text of a file before a call replaces it; None if it is missing, large or no text.
 
     Called when the call is stored, and no tool has an effect before that.
