@@ -189,7 +189,7 @@ def daemon_schema() -> dict[str, Any]:
     methods = daemon.METHODS.values()
     said = updates.Update.__subclasses__()
     kinds = [kind for method in methods for kind in (method.params, method.result)]
-    others = [*said, jsonrpc.ErrorObject, daemon_types.FailedTurn, daemon_types.LogEvent]
+    others = [*said, jsonrpc.ErrorObject, daemon_types.FailedTurn, daemon_types.LogEvent, daemon_types.Changed]
     refs, definitions = msgspec.json.schema_components([*kinds, *others], ref_template=_REF)
     params, results = refs[0 : len(kinds) : 2], refs[1 : len(kinds) : 2]
     for kind in _answered(daemon.METHODS.values()):  # Fields with a default are always written, unless absent.
@@ -198,8 +198,9 @@ def daemon_schema() -> dict[str, Any]:
     for kind in said:
         definitions[kind.__name__]["properties"] |= _SESSION_AND_SEQ
         definitions[kind.__name__]["required"] = ["sessionId", *definitions[kind.__name__]["required"]]
-    error, _, log_event = refs[-3:]
-    told = [_notification("session/update", {"anyOf": refs[len(kinds) : -3]}), _notification("logs/event", log_event)]
+    error, _, log_event, changed = refs[-4:]
+    told = [_notification("session/update", {"anyOf": refs[len(kinds) : -4]}), _notification("logs/event", log_event)]
+    told.append(_notification("sessions/changed", changed))
     told += [_notification(method, {"type": "object"}) for method in (TELLS_STOPPING, TELLS_RESUMED)]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import msgspec
 
@@ -93,6 +93,20 @@ _SUSPECT = 0.7
 _MAX_REQUEST = 0.25
 
 
+class ContextShares(NamedTuple):
+    """The estimated tokens of each part of a request: what fills the model's window."""
+
+    system: int
+    tools: int
+    messages: int
+    results: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(self)
+
+
 class ContextEstimator:
     """Estimator of the tokens a conversation takes: the service's last count plus the bytes added since.
 
@@ -120,6 +134,16 @@ class ContextEstimator:
         if self._measured:
             return round(self._tokens + self._ratio * (self._sum() - self._sums[self._measured - 1]))
         return round(self._ratio * (self._fixed(system, tuple(tools)) + self._sum()))
+
+    def shares(self, system: str, tools: Iterable[ToolSpec], messages: Sequence[Message]) -> ContextShares:
+        """Return the parts of `need`. The service counts whole requests only, so each part has its estimated share."""
+        tools = tuple(tools)
+        need = self.need(system, tools, messages)
+        results = sum(_weight(message) for message in messages if message.role == "tool")
+        parts = _weight_of_constant(system, ()), _weight_of_constant("", tools), self._sum() - results, results
+        scale = need / (sum(parts) or 1.0)
+        fixed, described, answered = round(parts[0] * scale), round(parts[1] * scale), round(results * scale)
+        return ContextShares(fixed, described, need - fixed - described - answered, answered)
 
     def measured(self, counters: Counters, system: str, tools: Iterable[ToolSpec], messages: Sequence[Message]) -> None:
         """Record the service's count for ``messages``, the last of which is its reply."""

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_args
 
 import msgspec
 
-from zot.agent.compaction import AutoCompact, ContextCompactor, ContextEstimator, answer_tokens, min_tokens
+from zot.agent.compaction import (
+    AutoCompact,
+    ContextCompactor,
+    ContextEstimator,
+    ContextShares,
+    answer_tokens,
+    min_tokens,
+)
 from zot.agent.hooks import (
     AllowAll,
     ApprovalQuestion,
@@ -172,6 +179,10 @@ class Agent:
             raise UserError(f"{level!r} is not a reasoning level; use one of {', '.join(get_args(Reasoning))}")
         self.reasoning = cast(Reasoning, level)
 
+    def context(self, messages: Sequence[Message]) -> ContextShares:
+        """Return what fills the window in a request with these messages."""
+        return self.gauge.shares(self.system, [tool.spec for tool in self._offered().values()], messages)
+
     def measured(self, usage: Usage, transcript: Transcript) -> None:
         """Record a service's count for a reply, the newest message, that another process received."""
         counters = Counters(usage.input, usage.output, usage.cache_read, usage.cache_write, usage.cost_usd)
@@ -186,8 +197,6 @@ class Agent:
         like; the owner of the run reports them.
         """
         await self.extensions.ready()
-        if self.source is not None:
-            self.source.begin()
         while True:
             if run.phase is RunPhase.USING_TOOLS:
                 question = await self._calls.run(run, self._offered())
@@ -284,6 +293,8 @@ class Agent:
                         await run.recorder.store.settled()  # The notice must follow the rows before it.
                         self.extensions.text_held()
                     await run.recorder.drain()
+                    if self.source is not None:
+                        self.source.begin()  # Not before: it competes with the request for the processor.
             except ContextTooLong:
                 # Too late to retry: the answer has begun. The next prompt makes room first.
                 need = self.gauge.need(self.system, specs, transcript.messages)

@@ -107,6 +107,18 @@ class LocalLine:
 Opening: TypeAlias = Callable[[], Awaitable[DaemonTransport]]
 
 
+class _PendingAnswer:
+    """The answer to a call, once it arrives."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    def resolve(self, answer: Answer) -> None:
+        """Set the answer, unless its caller has stopped waiting."""
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+
 class Client:
     """A connection to the daemon. Use it in ``async with Client.connect() as client``.
 
@@ -245,9 +257,9 @@ class Client:
 
     async def attach(self, session_id: str) -> ClientSession:
         """Return an existing session, whatever its agent. A closed one can only be read. Raise RpcError."""
-        attached = await self._answered(
-            lambda answered: self._peer.attach(session_id, None, answered), Attached, self._answer_s
-        )
+        pending = self._pending()
+        number = self._peer.attach(session_id, None, pending.resolve)
+        attached = await self._decoded(number, pending, Attached, self._answer_s)
         return ClientSession(self, attached, settle_s=self._settle_s)
 
     # For `ClientSession`.
@@ -273,9 +285,9 @@ class Client:
     ) -> T:
         """Call a method and return its result as ``kind``. ``within_s`` None means no time limit."""
         limit = self._answer_s if within_s == -1.0 else within_s
-        return await self._answered(
-            lambda answered: self._peer.ask(method, params, answered, is_repeatable=is_repeatable), kind, limit
-        )
+        pending = self._pending()
+        number = self._peer.ask(method, params, pending.resolve, is_repeatable=is_repeatable)
+        return await self._decoded(number, pending, kind, limit)
 
     def check(self) -> None:
         """Raise if the client is closed, has given up, or was never connected."""
@@ -302,15 +314,15 @@ class Client:
 
     # The connection.
 
-    async def _answered(
-        self, ask: Callable[[Callable[[Answer], None]], int], kind: type[T], within_s: float | None
-    ) -> T:
+    def _pending(self) -> _PendingAnswer:
         self.check()
-        waits: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        number = ask(lambda answer: None if waits.done() else waits.set_result(answer))
+        return _PendingAnswer()
+
+    async def _decoded(self, number: int, pending: _PendingAnswer, kind: type[T], within_s: float | None) -> T:
+        """Wait for the answer to the call ``number``; return its result as ``kind``, or raise its error."""
         try:
             async with asyncio.timeout(within_s):
-                answer = await waits
+                answer = await pending.answer
         finally:
             self._peer.forget(number)
         if isinstance(answer, AgentError):

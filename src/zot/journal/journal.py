@@ -418,7 +418,7 @@ class Journal(ReadOnlyJournal, SessionJournal):
             self._salvage(problem)
             connection = self._look()
         self._readers = Readers(self.path)
-        self.writer = Writer(self.path, connection, mark=self.leases.mark, failed=self._fail)
+        self.writer = Writer(self.path, connection, leases=self.leases, failed=self._fail)
 
     def _look(self) -> sqlite3.Connection:
         """Return the writer's connection to the file, migrated and superficially checked.

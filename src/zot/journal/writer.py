@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from itertools import groupby
@@ -13,6 +13,7 @@ from typing import Any
 
 from zot.errors import StoreFailed, UnmarkedRows
 from zot.journal.chunks import join
+from zot.journal.lease import Leases
 from zot.journal.queries import SessionSummary, add_uses, insert_chunks, update_summaries
 from zot.journal.schema import explained
 from zot.journal.writer_thread import Append, Task, WriterThread, starts
@@ -46,16 +47,16 @@ class Writer(WriterThread):
         path: str,
         connection: sqlite3.Connection,
         *,
-        mark: Callable[[Mapping[int, int]], None],
+        leases: Leases,
         failed: Callable[[StoreFailed], None] = lambda _: None,
     ) -> None:
         """Take over ``connection``.
 
-        ``mark`` is called in the writer's thread with the newest stored row of each session, before the senders are
-        notified. ``failed`` is called there if the thread ends without `close`.
+        ``leases`` gets the newest stored row of each session, before the senders are notified. ``failed`` is called in
+        the writer's thread if that ends without `close`.
         """
         super().__init__(path, failed=failed)
-        self._mark = mark
+        self._leases = leases
         self._connection = connection
         self._file = os.stat(path)
         #: Whether commits since the last sync may still be in memory only.
@@ -207,7 +208,7 @@ class Writer(WriterThread):
         """Mark rows as stored, after checking that the file is still in place. Raise StoreFailed."""
         self.check_file()
         try:
-            self._mark({append.sender.number: append.last for append in appends})
+            self._leases.mark({append.sender.number: append.last for append in appends})
         except UnmarkedRows as problem:  # The rows are safe, but a later loss of them could go unnoticed.
             log.warning("%s", problem)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from zot.config.config import Config, tool_names
+from zot.config.config import Config, rule_warning, tool_names
 from zot.errors import ConfigError
 from zot.runtime.provider_choice import credential_of, models_of, script_of
 
@@ -46,7 +46,8 @@ def check_settings(config: Config) -> None:
     if config.policy:
         from zot.config.policy import Policy  # Imported lazily: most sessions have no rule.
 
-        Policy.parse(config.policy)
+        for rule in Policy.parse(config.policy).rules:
+            rule_warning(config, rule.tool)
     if config.frozen_time is not None:
         clock_of(config.frozen_time)
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from zot.agent.hooks import Extensions
 from zot.config.config import TOOL_NAMES, Config, data_directory, zot_home
-from zot.config.private_paths import private_paths
 from zot.config.trust import TrustStore, fingerprint
 from zot.errors import ConfigError, UserError
 from zot.extensions.confinement import Confinement, refusal
 from zot.extensions.discovery import Located, discover
 from zot.extensions.manager import Manager
-from zot.extensions.manifest import Manifest, changeable
+from zot.extensions.manifest import changeable
 from zot.extensions.peer import ExtensionDeadlines
 from zot.extensions.sources import LaunchSettings
 from zot.text import printable
@@ -53,7 +51,7 @@ def _launch_settings(config: Config, toolbox: Toolbox, model_id: str) -> LaunchS
         cwd,
         __version__,
         ExtensionDeadlines(**{f"{name}_s": seconds for name, seconds in config.ext_deadlines.items()}),
-        Confinement(processes, env, cwd=cwd, private=partial(private_paths, config, cwd)),
+        Confinement(processes, env, config, cwd=cwd),
         config.unsandboxed_ext,
         zot_home=home,
         logs_are_home=data_directory(config) == home,
@@ -92,18 +90,16 @@ def locate_extensions(config: Config, cwd: str) -> list[Located]:
             return config.trust_project
         return TrustStore(home).is_trusted(directory, data)
 
-    def is_refused(manifest: Manifest, directory: str) -> str:
-        return "" if config.unsandboxed_ext else refusal(manifest, directory, config.environment, cwd=cwd)
+    found = discover(cwd=cwd, home=home, explicit=config.ext, look=not config.no_ext, is_trusted=is_trusted)
+    return [_with_content(_confinable(one, config, cwd), config, home) for one in found]
 
-    found = discover(
-        cwd=cwd,
-        home=home,
-        explicit=config.ext,
-        look=not config.no_ext,
-        is_trusted=is_trusted,
-        refusal=is_refused,
-    )
-    return [_with_content(one, config, home) for one in found]
+
+def _confinable(one: Located, config: Config, cwd: str) -> Located:
+    """Refuse an extension that cannot be confined here; no other of its name takes its place."""
+    if one.standing != "runs" or one.manifest is None or config.unsandboxed_ext:
+        return one
+    problem = refusal(one.manifest, one.directory, config.environment, cwd=cwd)
+    return msgspec.structs.replace(one, standing="refused", problem=problem) if problem else one
 
 
 def _with_content(one: Located, config: Config, home: str | None) -> Located:

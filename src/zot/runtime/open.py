@@ -19,16 +19,15 @@ from zot.agent.compaction import AutoCompact
 from zot.agent.loop import Agent, AgentSettings, Budget
 from zot.config.config import (
     DEFAULT_AGENT,
-    MCP_PREFIX,
     PROMPTING,
     RECORDED,
-    TOOL_NAMES,
     Config,
     ConfigOverrides,
     data_directory,
     extension_places,
     journal_path,
     resumed,
+    rule_warning,
     zot_home,
 )
 from zot.config.policy import Policy, Private
@@ -311,9 +310,9 @@ def _private(config: Config, cwd: str, key: str) -> Private:
 
 
 def _policy(config: Config) -> Policy:
-    """Return the policy, with a warning for each rule about an unknown tool: it may be a typing mistake."""
+    """Return the policy, and log a warning for each rule about an unknown tool. Raise ConfigError."""
     policy = Policy.parse(config.policy)
     for rule in policy.rules:
-        if rule.tool not in ("*", *TOOL_NAMES) and not rule.tool.startswith(MCP_PREFIX):
-            log.warning("policy: no tool of zot is named %r; its own are %s", rule.tool, ", ".join(TOOL_NAMES))
+        if warning := rule_warning(config, rule.tool):
+            log.warning(warning)
     return policy

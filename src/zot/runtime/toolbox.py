@@ -19,8 +19,8 @@ from zot.tools.base import LazyTool, ReadState, Tool
 
 if TYPE_CHECKING:
     from zot.config.private_paths import PrivatePath
-    from zot.mcp.server_settings import McpSource
     from zot.mcp.servers import McpServers
+    from zot.mcp.source import McpSource
     from zot.runtime.shared import SharedResources
     from zot.tools.bash import Bash
     from zot.tools.checkpoints import Restorer
@@ -179,14 +179,14 @@ class Toolbox:
 
         self._commands = Bash(
             self.processes(),
-            spills=self._spilled(),
+            spills=self.spills(),
             sandbox=self._sandbox() if self._config.lock else None,
             # With a frozen clock no time passes, so that every run sends the model the same text.
             clock=time.monotonic if self._config.frozen_time is None else lambda: 0.0,
         )
         return self._commands
 
-    def _spilled(self) -> Spills | None:
+    def spills(self) -> Spills | None:
         """Return the files for long output; None if there is no place for them."""
         from zot.tools.command_output import Spills  # Imported lazily: tools are loaded for their first call.
 
@@ -199,17 +199,10 @@ class Toolbox:
 
         # A key of their own: they do not keep an idle session loaded, and an aborted run does not end them.
         processes = self.resources.processes(f"{self._key}-mcp")
-        sandbox = self._server_sandbox if self._config.lock else None
-        return open_servers(
-            self._config,
-            processes,
-            cwd=self.cwd,
-            sandbox=sandbox,
-            transport=lambda: self.resources.transport(self._config.environment),
-            spills=self._spilled,
-        )
+        return open_servers(self._config, self, processes)
 
-    def _server_sandbox(self, source: McpSource) -> Sandbox:
+    def server_sandbox(self, source: McpSource) -> Sandbox:
+        """Return the sandbox for an MCP server of a locked session."""
         return self._sandbox(source.own_env)
 
     def _sandbox(self, variables: Iterable[str] = ()) -> Sandbox:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from zot.config.config import Config
 from zot.errors import RunCancelled, RuntimeClosed, UserError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from zot.session.rewind import Rewound
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class BlockingRuntime:
@@ -91,44 +92,44 @@ class BlockingRuntime:
 
     def steer(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
         """Steer the running prompt: add a message before its next model call. Raise AgentError if none is running."""
-        self._call(lambda runtime: runtime.steer(text, images))
+        self._call(self._inner.steer, text, images)
 
     def approve(self, request_id: str, decision: str) -> None:
         """Answer an `ApprovalRequest`: allow_once, allow_always or reject. Raise UserError if it is not pending."""
-        self._call(lambda runtime: runtime.approve(request_id, decision))
+        self._call(self._inner.approve, request_id, decision)
 
     def answer(self, request_id: str, action: str, content: Mapping[str, Any] | None = None) -> None:
         """Answer a `QuestionRequest`: accept with the values of its fields, decline or cancel."""
-        self._call(lambda runtime: runtime.answer(request_id, action, content))
+        self._call(self._inner.answer, request_id, action, content)
 
     def cancel(self) -> None:
         """Cancel the running prompt or compaction, if any. Its events continue up to `done`."""
-        self._call(lambda runtime: runtime.cancel())
+        self._call(self._inner.cancel)
 
     def set_model(self, model_id: str) -> None:
         """Use another model of the same provider from the next model call on. Raise UserError if there is none."""
-        self._call(lambda runtime: runtime.set_model(model_id))
+        self._call(self._inner.set_model, model_id)
 
     def list_models(self) -> Sequence[Model]:
         """Return the models known for the provider."""
-        return self._call(lambda runtime: runtime.list_models())
+        return self._call(self._inner.list_models)
 
     @property
     def state(self) -> SessionState:
         """A snapshot: provider, model, directory, number of messages, usage, and whether it is busy."""
-        return self._call(lambda runtime: runtime.state)
+        return self._call(lambda: self._inner.state)
 
     @property
     def messages(self) -> tuple[Message, ...]:
         """The complete conversation, as `set_messages` of another runtime takes it."""
-        return self._call(lambda runtime: runtime.messages)
+        return self._call(lambda: self._inner.messages)
 
     def set_messages(self, messages: Sequence[Message]) -> None:
         """Replace the conversation by ``messages``. Raise UserError while busy.
 
         In a recorded session this takes effect before the next prompt; if it fails, the next call raises the reason.
         """
-        self._call(lambda runtime: runtime.set_messages(messages))
+        self._call(self._inner.set_messages, messages)
 
     def rewind(
         self, *, messages: int | None = None, at: int | None = None, files: bool = True, preview: bool = False
@@ -153,11 +154,11 @@ class BlockingRuntime:
 
     def send_key(self, panel_id: str, key: str, text: str = "") -> None:
         """Send a key to an extension's panel. Raise UserError if there is no such panel or key."""
-        self._call(lambda runtime: runtime.send_key(panel_id, key, text))
+        self._call(self._inner.send_key, panel_id, key, text)
 
     def close_panel(self, panel_id: str) -> None:
         """Close an extension's panel. Raise UserError if it is not open."""
-        self._call(lambda runtime: runtime.close_panel(panel_id))
+        self._call(self._inner.close_panel, panel_id)
 
     def listen(self, hear: Callable[[AgentEvent], None]) -> Callable[[], None]:
         """Call ``hear`` with every event from now on, including notices and panels between prompts.
@@ -166,18 +167,18 @@ class BlockingRuntime:
         call methods that return at once, such as `cancel`, `steer` and `approve`; the others raise UserError there.
         If it raises, the log has the traceback and the run continues.
         """
-        unsubscribe = self._call(lambda runtime: runtime.listen(hear))
+        unsubscribe = self._call(self._inner.listen, hear)
 
         def stop() -> None:
             with contextlib.suppress(RuntimeClosed):  # Closing has ended the subscription.
-                self._call(lambda _: unsubscribe())
+                self._call(unsubscribe)
 
         return stop
 
     @property
     def cost(self) -> float | None:
         """Cost of the conversation so far in US dollars; None if a price is unknown."""
-        return self._call(lambda runtime: runtime.cost)
+        return self._call(lambda: self._inner.cost)
 
     def close(self) -> None:
         """Cancel the running prompt, release all resources and end the thread. Idempotent."""
@@ -203,13 +204,13 @@ class BlockingRuntime:
         if others := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(others)
 
-    def _call(self, action: Callable[[Runtime], T]) -> T:
+    def _call(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call ``action`` in the runtime's own thread."""
         if self._is_own_thread():  # A listener calls.
-            return action(self._inner)
+            return action(*args, **kwargs)
 
         async def call() -> T:
-            return action(self._inner)
+            return action(*args, **kwargs)
 
         return self._wait(call())
 

@@ -254,6 +254,12 @@ class JobQueue:
         return len(self._jobs)
 
     @property
+    def prompts(self) -> Sequence[tuple[PromptJob, bool]]:
+        """The waiting prompts in the order of their turns, each with whether it steers the running one."""
+        jobs = [(job, False) for job in self._jobs if isinstance(job, PromptJob)]
+        return [*((job, True) for job in self._steers), *jobs]
+
+    @property
     def has_run(self) -> bool:
         """True if one of the waiting jobs is a run."""
         return any(map(is_run, self._jobs))

@@ -189,7 +189,7 @@ async def recover(
     waiting: WaitingRuns,
     *,
     now: Callable[[], str],
-    clock: Callable[[], float],
+    time_s: float,
 ) -> WaitingForApproval | None:
     """Load the rows of other processes and end a run that a dead one left open. The caller holds the lease.
 
@@ -210,7 +210,7 @@ async def recover(
             if waiting is WaitingRuns.LEAVE and answer is None:
                 return None
             if waiting is WaitingRuns.RESUME and store.left_behind:
-                if answer is not None or found.left_s(clock()) > 0:
+                if answer is not None or found.left_s(time_s) > 0:
                     return found
                 expired = _expired(found, now())
                 history.amend(expired)
@@ -235,7 +235,7 @@ async def recover_unusable(store: Store, past: TranscriptPast, *, now: Callable[
     except SessionBusy:
         return  # Another process runs it.
     try:
-        await recover(history, foreign.rows, WaitingRuns.LEAVE, now=now, clock=time.time)
+        await recover(history, foreign.rows, WaitingRuns.LEAVE, now=now, time_s=time.time())
         await store.settled()
     finally:
         store.end()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from zot.agent.compaction import ContextShares
 from zot.agent.loop import Agent
 from zot.agent.transcript import repaired
 from zot.errors import AgentError, NoSuchCommand, RunCancelled, RuntimeBusy, UserError
@@ -115,6 +116,10 @@ class Session:
             questions=self.worker.open_questions,
             mcp=() if agent.source is None else tuple(agent.source.states()),
         )
+
+    def context(self) -> ContextShares:
+        """Return what fills the model's window."""
+        return self.agent.context(self.history.transcript.messages)
 
     # Runs.
 

@@ -424,7 +424,7 @@ class Worker:
 
     async def _catch_up(self, job: Job, foreign: Sequence[tuple[int, Row]]) -> WaitingForApproval | None:
         """Load foreign rows, recover, and record changed settings. Return a run to resume first."""
-        found = await recover(self._history, foreign, self._waiting_runs(job), now=self._now, clock=self._clock)
+        found = await recover(self._history, foreign, self._waiting_runs(job), now=self._now, time_s=self._clock())
         configured = self._agent.configured()
         if configured != self._history.configured:
             self._history.amend([configured])

@@ -99,7 +99,7 @@ class ToolSource(Protocol):
         """Run a command. Raise NoSuchCommand if there is no such command, UserError if it fails."""
 
     def begin(self) -> None:
-        """Look for tools in the background: a prompt has arrived. Returns at once; idempotent."""
+        """Look for tools in the background: the model has begun to answer. Returns at once; idempotent."""
 
     def tools(self, window: int) -> Sequence[Tool]:
         """Return the tools known now, for a model with a context of ``window`` tokens; 0 if unknown.

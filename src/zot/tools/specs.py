@@ -104,3 +104,25 @@ def bash(*, lock: bool, lock_net: bool = False, timeout_s: float = BASH_TIMEOUT_
     }
     command = {"type": "string", "description": "The shell command"}
     return ToolSpec("bash", description, _object({"command": command, "timeout": timeout}, ["command"]))
+
+
+#: Tools of sessions with MCP servers.
+FIND_TOOLS = ToolSpec(
+    "find_tools",
+    "Find tools of connected servers by what they do. The tools it lists can be called from then on.",
+    {
+        "type": "object",
+        "properties": {"query": {"type": "string", "description": "Words for the task, or the name of a server."}},
+        "required": ["query"],
+    },
+)
+READ_RESOURCE = ToolSpec(
+    "read_mcp_resource",
+    "Read a resource of a connected server. The user mentions resources as @SERVER:URI. Without a uri, list a server's"
+    " resources.",
+    {
+        "type": "object",
+        "properties": {"server": {"type": "string"}, "uri": {"type": "string"}},
+        "required": ["server"],
+    },
+)

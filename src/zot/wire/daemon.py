@@ -320,6 +320,7 @@ _DECLARED: Final = (
         "Returns the conversation, or a page of it; empty for a session that does not exist.",
     ),
     Method("session/state", "view", "OfSession", "State", "Returns the state of a session.", _READS),
+    Method("session/context", "view", "OfSession", "ContextUse", "Returns what fills the model's window.", _READS),
     Method(
         "session/fork",
         "prompt",
@@ -434,6 +435,13 @@ _DECLARED: Final = (
         "Returns the git branch in the directory of a session.",
         _READS,
     ),
+    _server(
+        "sessions/watch",
+        "view",
+        "Nothing",
+        "Watching",
+        "Subscribes to what all sessions do: `sessions/changed` is sent when one starts, waits, is answered or ends.",
+    ),
     _server("agents/list", "view", "Nothing", "Agents", "Lists the agents that sessions can be created from."),
     _server("agents/status", "view", "Nothing", "Agents", "The same as `agents/list`."),
     _server(
@@ -503,6 +511,7 @@ READ_ONLY: Final = frozenset(
         "session/list-acp",
         "session/messages",
         "session/state",
+        "session/context",
         "session/git_branch",
         "session/commands",
         "session/extensions",

@@ -329,6 +329,25 @@ class Sessions(Spelled, frozen=True):
     sessions: tuple[SessionEntry, ...]
 
 
+#: The longest first line of a waiting prompt.
+_MAX_LINE = 200
+
+
+class WaitingPrompt(Spelled, frozen=True):
+    """A prompt that waits for the running turn, or that ``steers`` it: its first line, and the token of its client."""
+
+    prompt_id: str
+    text: str
+    steers: bool = False
+    by: str = ""
+
+    @staticmethod
+    def of(prompt_id: str, text: str, *, steers: bool, by: str) -> WaitingPrompt:
+        """Return a prompt as clients see it, shortened."""
+        line = next((line for line in text.split("\n") if line.strip()), "").strip()
+        return WaitingPrompt(prompt_id, line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}…", steers, by)
+
+
 class State(Spelled, frozen=True, kw_only=True):
     """A snapshot of a session. ``queued`` counts the waiting prompts. ``context_window`` is 0 if unknown.
 
@@ -356,9 +375,19 @@ class State(Spelled, frozen=True, kw_only=True):
     questions: tuple[QuestionRequest, ...] | Absent = ABSENT
     #: The MCP servers, if there are any.
     mcp: tuple[McpServerState, ...] | Absent = ABSENT
+    #: The waiting prompts in the order of their turns, those that steer first, if there are any.
+    queue: tuple[WaitingPrompt, ...] | Absent = ABSENT
 
     @staticmethod
-    def of(now: SessionState, *, last_seq: int, epoch: int, time_s: float, closed: bool) -> State:
+    def of(
+        now: SessionState,
+        *,
+        last_seq: int,
+        epoch: int,
+        time_s: float,
+        closed: bool,
+        queue: tuple[WaitingPrompt, ...] = (),
+    ) -> State:
         """Return a snapshot taken at ``time_s``, in seconds since the epoch, as clients see it."""
         return State(
             session_id=now.session,
@@ -379,6 +408,7 @@ class State(Spelled, frozen=True, kw_only=True):
             closed=closed,
             questions=now.questions or ABSENT,
             mcp=now.mcp or ABSENT,
+            queue=queue or ABSENT,
         )
 
     @property
@@ -401,6 +431,35 @@ class State(Spelled, frozen=True, kw_only=True):
             questions=self.questions or (),
             mcp=self.mcp or (),
         )
+
+
+class ContextUse(Spelled, frozen=True):
+    """What fills the model's window, in tokens: estimates, scaled to the service's last count of the whole.
+
+    ``messages`` are prompts, answers and tool calls, ``results`` those of tools. ``window`` and ``free`` are 0 if the
+    window is unknown.
+    """
+
+    session_id: str
+    system: int
+    tools: int
+    messages: int
+    results: int
+    free: int
+    window: int
+
+
+class Watching(Spelled, frozen=True):
+    """Changes of sessions follow as `sessions/changed`."""
+
+    watching: bool = True
+
+
+class Changed(Spelled, frozen=True):
+    """What a session does has changed, the parameters of `sessions/changed`: its state, open requests or queue."""
+
+    session_id: str
+    state: SessionStatus
 
 
 class Lock(Spelled, frozen=True):
@@ -470,7 +529,10 @@ class Attach(Spelled, frozen=True):
 
 
 class Attached(Spelled, frozen=True, kw_only=True):
-    """``asked_seq`` is the number of the pending approval request; later events, such as a new model, may follow it."""
+    """``asked_seq`` is the number of the oldest open request; later events, such as a new model, may follow it.
+
+    ``questions`` wait for `session/answer`, as zot RPC spells them.
+    """
 
     session_id: str
     last_seq: int
@@ -479,6 +541,7 @@ class Attached(Spelled, frozen=True, kw_only=True):
     pending_approval: PendingApproval | Absent = ABSENT
     asked_seq: int | Absent = ABSENT
     last_event_seq: int | Absent = ABSENT
+    questions: tuple[QuestionRequest, ...] | Absent = ABSENT
 
 
 class Fork(Spelled, frozen=True):

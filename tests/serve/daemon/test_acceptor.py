@@ -1,4 +1,4 @@
-"""Who comes is let in, also when the process is out of descriptors for a while."""
+"""The acceptor admits all clients, also when the process is out of descriptors for a while."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zot.serve.daemon.sockets import Acceptor, client_limit
 
 
 class Greeter(asyncio.Protocol):
-    """Says a word to who comes, and ends."""
+    """Sends a word to each client, and ends."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

@@ -1,4 +1,4 @@
-"""Questions of sessions of the daemon: who is asked, whose answer counts, and what a restart leaves of them."""
+"""Approvals in the daemon: which clients are asked, whose answer counts, and their state after a restart."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ async def test_a_client_replaying_a_deleted_session_gets_the_next_one_from_its_b
     await first.get("session/prompt", sessionId="s", prompt="!echo after")
     numbers = [seq for seq, _ in await daemon.events("s")]
     while (heard := [(await late.read())["params"]])[0].get("seq", 0) > 100:
-        pass  # What was on its way to it.
+        pass  # Updates that were on their way to it.
     assert len(late.heard) < 9000
     while heard[-1].get("seq") != numbers[-1]:
         heard.append((await late.read())["params"])

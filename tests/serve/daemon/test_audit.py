@@ -1,4 +1,4 @@
-"""Who asked for what: complete, without what was said, and in a chain that shows what was changed."""
+"""The audit log: complete, without the text of messages, and in a chain that reveals changes."""
 
 from __future__ import annotations
 

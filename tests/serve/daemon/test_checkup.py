@@ -1,4 +1,4 @@
-"""`health` says what it has tried, not what was once true; `status`, where the daemon is at home."""
+"""`health` reports fresh checks, not old results; `status` has the daemon's place."""
 
 from __future__ import annotations
 

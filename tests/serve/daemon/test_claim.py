@@ -43,7 +43,7 @@ def connect(path: Path) -> socket.socket:
 
 
 def fill_backlog(path: Path) -> list[socket.socket]:
-    """Connect until nobody can any more."""
+    """Connect until connections are refused."""
     waiting = []
     with suppress(BlockingIOError):
         while True:
@@ -199,7 +199,7 @@ def test_a_listener_without_the_lock_is_not_replaced(place: Path) -> None:
     assert owner(str(path)) is None
 
 
-# What is at the path and is no socket.
+# Other files at the socket's path.
 
 
 def a_file(path: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_file_that_is_not_a_socket_is_never_removed(place: Path, make: Callabl
     assert owner(str(path)) is None
 
 
-# What is where the lock belongs.
+# Other files at the lock's path.
 
 
 def a_lock_for_all(path: Path) -> None:

@@ -27,7 +27,7 @@ async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
 
 
 class Released:
-    """A client as it was released: string ids, snake_case, null for what it does not say, prompts as notifications."""
+    """A client as it was released: string ids, snake_case, null for omitted values, prompts as notifications."""
 
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
@@ -45,7 +45,7 @@ class Released:
         return result
 
     async def turn(self, session_id: str, prompt: str) -> list[Frame]:
-        """Prompt, and return what is heard up to the end of the turn."""
+        """Prompt, and return the messages up to the end of the turn."""
         self.caller.tell("session/prompt", session_id=session_id, prompt=prompt, attachments=None)
         begin = len(self.caller.updates())
         await self.caller.until(type="turn_complete")
@@ -174,7 +174,7 @@ async def test_a_client_that_does_not_read_is_disconnected_and_can_resume(daemon
     await loop.sock_sendall(deaf, lines)
     await asyncio.wait_for(loop.sock_recv(deaf, 1), PATIENCE_S)
     await reader.get("session/prompt", sessionId="s", prompt="!say 3 abc")
-    async with asyncio.timeout(PATIENCE_S):  # What was missed is told at the reader's pace, and cuts nobody off.
+    async with asyncio.timeout(PATIENCE_S):  # Missed updates are replayed at the reader's pace; no client is cut off.
         followers = daemon.daemon.sessions.feed("s")._followers
         while len(followers) < 2 or not all(one.is_live for one in followers):
             await asyncio.sleep(0.01)
@@ -233,7 +233,7 @@ async def test_unread_answers_do_not_count_as_a_stalled_client(daemon: Running) 
     late.reader._transport.pause_reading()  # type: ignore[attr-defined]  # asyncio has no other way not to read
     answers = {late.call("session/messages", sessionId="large") for _ in range(12)}
     await busy.get("session/prompt", sessionId="small", prompt="!say 3 hi")
-    await asyncio.sleep(0.3)  # Longer than whoever is deaf is given.
+    await asyncio.sleep(0.3)  # Longer than the limit for a client that does not read.
     late.reader._transport.resume_reading()  # type: ignore[attr-defined]  # as above
     while answers - {frame.get("id") for frame in late.heard} or "turn_complete" not in order(late.heard):
         await late.read()

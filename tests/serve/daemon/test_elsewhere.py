@@ -240,7 +240,7 @@ async def test_a_turn_lost_by_the_disk_ends_once_for_its_subscriber_with_the_tex
     for one in (caller, other):
         await one.get("session/new", agentAlias="default", sessionId="s")
     followers = daemon.daemon.sessions.feed("s")._followers
-    await eventually(lambda: all(one.is_live for one in followers))  # Who reads what was before hears of it later.
+    await eventually(lambda: all(one.is_live for one in followers))  # Replaying followers receive it later.
     prompted = caller.call("session/prompt", sessionId="s", prompt="!stall-mid", promptId="lost")
     heard = (await caller.until(type="agent_message_chunk"))["text"]
     session = daemon.daemon.sessions.pool.session("s")

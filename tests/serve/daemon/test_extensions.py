@@ -1,4 +1,4 @@
-"""Extensions in the daemon: a panel for whoever follows the session, and bad ones that keep nobody else waiting."""
+"""Extensions in the daemon: panels for all followers of a session, and bad extensions that block no other session."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ ext_deadlines = { hello = 0.3, shutdown = 0.1, terminate = 0.1 }
 
 @asynccontextmanager
 async def beating() -> AsyncIterator[list[float]]:
-    """Measure how much of its time the loop's thread works until somebody else has a turn, again and again."""
+    """Measure, repeatedly, how long the loop's thread works before another task has a turn."""
     turns: list[float] = []
 
     async def beat() -> None:
@@ -76,7 +76,7 @@ async def beating() -> AsyncIterator[list[float]]:
             turns.append(time.thread_time() - start)
 
     gc.collect()
-    gc.freeze()  # What the tests have loaded is not what is measured.
+    gc.freeze()  # The modules that the tests have loaded are not measured.
     beats = asyncio.ensure_future(beat())
     try:
         yield turns
@@ -208,7 +208,7 @@ async def test_a_client_with_an_open_panel_does_not_get_it_again_for_events_else
 
 
 async def panels(caller: Caller, so_many: int) -> list[dict[str, Any]]:
-    """Read until so many events of panels were heard, and return them."""
+    """Read until this many panel events have arrived, and return them."""
     while True:
         told = [update["event"] for update in caller.updates() if "event" in update]
         found = [event for event in told if event["type"].startswith("panel")]

@@ -1,4 +1,4 @@
-"""Who follows hears everything once, in order: at the seam between what is on record and what happens, too."""
+"""Followers receive every update once, in order, also at the seam between replay and live."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RUN: Sequence[AgentEvent] = (UserMessage((TextBlock("hi"),), "t"), *(TextDelta(f
 
 
 class Record(RecordedEvents):
-    """What is on disk: all of the run."""
+    """The rows on disk: the whole run."""
 
     def __init__(self) -> None:
         pass
@@ -104,7 +104,7 @@ async def test_a_client_can_read_the_first_page_before_the_rest_is_made() -> Non
         transport, _ = await loop.create_connection(lambda: LocalWire(connected), sock=ours)
         [wire] = made
         wire.send(b"a\n")
-        assert not _waits(theirs)  # What is said in one tick goes out together,
+        assert not _waits(theirs)  # Updates of one tick are sent together,
         wire.send(b"b" * 100_000)
         assert _waits(theirs)  # unless it is much.
         transport.abort()

@@ -1,4 +1,4 @@
-"""One daemon gives its endpoint to the next: nobody is refused, and there is never more than one owner."""
+"""One daemon hands its endpoint over to the next: no client is refused, and there is never more than one owner."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def asked(connection: socket.socket) -> list[dict[str, Any]]:
 def give(
     path: str, answer: Callable[[Claim, socket.socket], str], stopping: bytes = b"{}"
 ) -> Callable[[Callable[[], None]], str]:
-    """Return what a child does that owns the endpoint and answers the first who asks for it."""
+    """Return the program of a child that owns the endpoint and answers the first request for it."""
 
     def work(wait: Callable[[], None]) -> str:
         claim = claim_endpoint(path)
@@ -78,7 +78,7 @@ def test_the_successor_gets_the_socket_the_lock_and_all_waiting_connections(path
         assert claimed is not None
         assert old.report() == "True -1 0"
         assert owner(path) == os.getpid()
-        with socket.socket(socket.AF_UNIX) as client:  # nobody accepts yet, and nobody is refused
+        with socket.socket(socket.AF_UNIX) as client:  # not accepted yet, and not refused
             client.connect(path)
             old.kill()
             served, _ = claimed.listener.accept()

@@ -43,7 +43,7 @@ async def test_a_slow_request_is_answered_at_its_deadline(tmp_path: Path) -> Non
 
 
 async def test_a_stop_returns_waiting_requests_and_does_not_wait_for_answered_ones(tmp_path: Path) -> None:
-    """What can go on elsewhere does; what has no key and was begun would be done a second time."""
+    """A run that can continue elsewhere does; one that began without a key would be done twice."""
     async with running(tmp_path) as daemon:
         caller = await daemon.caller()
         assert (await caller.get("host/respond", **ASKED))["code"] == 0  # We never say that it got out.
@@ -73,7 +73,7 @@ async def test_a_stop_returns_waiting_requests_and_does_not_wait_for_answered_on
 
 
 async def until_asked(models: int) -> None:
-    """Wait until so many models have been asked."""
+    """Wait until this many model calls have begun."""
     async with asyncio.timeout(PATIENCE_S):
         while sum(task.get_name() == "zot run" for task in asyncio.all_tasks()) < models:
             await asyncio.sleep(0)

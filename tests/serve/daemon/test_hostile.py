@@ -222,7 +222,7 @@ async def test_another_user_is_disconnected_and_that_is_logged(
                         return repr(client.recv(100))
                 return repr(b"")
 
-            if us != 0:  # Nobody but root can become somebody else; so we are.
+            if us != 0:  # Only root can become another user; so we are the other one.
                 monkeypatch.setattr(os, "geteuid", lambda: us + 1)
             with Child(visit, uid=NOBODY if us == 0 else None) as child:
                 assert await asyncio.to_thread(child.report) == repr(b"")
@@ -271,7 +271,7 @@ async def test_commands_name_the_owner_of_a_daemon_that_hangs_up(monkeypatch: py
                 """Return what the commands say, one in each line."""
                 monkeypatch.setattr(sys, "stderr", said := StringIO())
                 monkeypatch.setattr("zot.client.endpoint.identify", lambda _: PeerCredentials(uid=0, pid=1))
-                if us != 0:  # Nobody but root can become somebody else; so we are.
+                if us != 0:  # Only root can become another user; so we are the other one.
                     monkeypatch.setattr(os, "geteuid", lambda: us + 1)
                 codes = [call(["status", "--socket", daemon.path]), attach(["--new", "--socket", daemon.path])]
                 try:
@@ -282,7 +282,7 @@ async def test_commands_name_the_owner_of_a_daemon_that_hangs_up(monkeypatch: py
 
             if us != 0:
                 monkeypatch.setattr("zot.serve.daemon.daemon.admits", lambda _: False)
-            await asyncio.to_thread(os.getpid)  # What is loaded by now, another user need not be able to read.
+            await asyncio.to_thread(os.getpid)  # Load it now: another user may not be able to read Python's files.
             with Child(tried, uid=NOBODY if us == 0 else None) as child:
                 told = await asyncio.to_thread(child.report)
     whose = f"it belongs to {pwd.getpwuid(us).pw_name} (uid {us}) and serves no other user"

@@ -1,4 +1,4 @@
-"""Every method of the daemon does what it says, in both spellings."""
+"""Every method of the daemon works as documented, in both spellings."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ CALLS: list[Call] = [
     ("session/list-acp", {"limit": 1}, None),
     ("session/messages", {"sessionId": "s", "beforeIndex": 2}, None),
     ("session/state", {"sessionId": "s"}, None),
+    ("session/context", {"sessionId": "s"}, None),
     ("session/fork", {"sessionId": "s", "newSessionId": "t", "messages": 2}, None),
     ("session/configure", {"sessionId": "s", "overrides": {"reasoning": "low"}}, None),
     ("session/models", {"sessionId": "s"}, None),
@@ -66,6 +67,7 @@ CALLS: list[Call] = [
     ("cost/query", {"agent": "default"}, None),
     ("audit/recent", {"limit": 2}, None),
     ("logs/subscribe", {}, None),
+    ("sessions/watch", {}, None),
     ("config/list", {"prefix": "x"}, None),
     ("config/sections", {}, None),
     ("config/templates", {}, None),

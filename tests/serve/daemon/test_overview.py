@@ -1,4 +1,4 @@
-"""What a person who looks at all sessions asks of the daemon: details, images, files, extensions, audit lines."""
+"""The daemon's overview of all sessions: details, images, files, extensions, audit lines."""
 
 from __future__ import annotations
 

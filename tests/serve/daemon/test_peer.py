@@ -1,4 +1,4 @@
-"""Who has connected, and who may not."""
+"""The identity of a client, and which clients are refused."""
 
 from __future__ import annotations
 

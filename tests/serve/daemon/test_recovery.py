@@ -25,7 +25,7 @@ async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
 
 @pytest.fixture
 def begin(tmp_path: Path, fork_server: ForkServer) -> Callable[[str], Forked]:
-    """Return what lets another process begin a prompt in the session; it goes on, or waits for a person."""
+    """Return code that begins a prompt in the session in another process; it continues, or waits for an approval."""
 
     def begin(prompt: str) -> Forked:
         home = str(tmp_path)

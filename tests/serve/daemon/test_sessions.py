@@ -1,4 +1,4 @@
-"""The sessions of the daemon: made, listed, read, changed, copied, let go of and loaded again."""
+"""The sessions of the daemon: created, listed, read, changed, forked, evicted and loaded again."""
 
 from __future__ import annotations
 

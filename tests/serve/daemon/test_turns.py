@@ -1,4 +1,4 @@
-"""Turns over the daemon's socket: what is heard of them, in which order, and how they end."""
+"""Turns over the daemon's socket: their updates, in order, and their ends."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_a_turn_is_sent_in_order_and_answered_right_after_its_end(daemon: 
 async def test_a_turn_leaves_nothing_for_the_garbage_collector(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
-    await caller.get("session/prompt", sessionId="s", prompt="!bash true")  # What is made once may stay.
+    await caller.get("session/prompt", sessionId="s", prompt="!bash true")  # Objects made once may stay.
     with left_over() as found:
         await caller.get("session/prompt", sessionId="s", prompt="!bash true")
     assert found == []
@@ -252,7 +252,7 @@ async def test_a_stopping_daemon_answers_replaying_clients_before_its_goodbye(
 
 @contextmanager
 def busy_disk(daemon: Running) -> Iterator[None]:
-    """Let the disk take as long as this: what is prompted meanwhile does not begin."""
+    """Delay the disk until this is set: prompts do not begin meanwhile."""
     is_free = threading.Event()
     daemon.journal.writer.run(lambda _: is_free.wait(PATIENCE_S))
     try:

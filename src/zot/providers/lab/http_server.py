@@ -16,7 +16,6 @@ import msgspec
 
 from zot.errors import ConfigError
 from zot.providers.lab.performance import Broken, Pause, Piece, Plan, Silence
-from zot.providers.lab.script import Script
 from zot.providers.lab.stage import LabService
 from zot.providers.lab.transport import Sleep
 
@@ -297,19 +296,17 @@ def _head(plan: Plan, *, chunked: bool, close: bool) -> bytes:
 
 
 async def serve(
-    script: Script,
+    service: LabService,
     *,
     host: str,
     port: int,
     ready: Callable[[str], None],
     sleep: Sleep = asyncio.sleep,
-    log_request: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve HTTP until cancelled. Call ``ready`` with the base URL, and ``log_request`` with a line per request.
+    """Serve HTTP until cancelled. Call ``ready`` with the base URL.
 
     Raise ConfigError if the port is not available.
     """
-    service = LabService(script, log_request)
     group = asyncio.TaskGroup()
     server = await _listen(partial(LabConnection, service, sleep, group), host, port)
     try:

@@ -42,7 +42,7 @@ from zot.wire.daemon import (
 )
 from zot.wire.jsonrpc import Bad, RpcError, RpcRequest
 from zot.wire.lines import TooLong
-from zot.wire.spelling import Spelling, read
+from zot.wire.spelling import Spelled, Spelling, read, spelled
 
 if TYPE_CHECKING:
     from zot.serve.daemon.daemon import Daemon
@@ -224,6 +224,10 @@ class ClientConnection:
             follower.give_up()
         return follower is not None
 
+    def notify(self, method: str, params: Spelled) -> None:
+        """Send a notification."""
+        self._backlog.send(jsonrpc.encode_notification(method, spelled(self.spelling, params)))
+
     def send_turn_failed(
         self, session_id: str, reason: str, prompt_id: str = "", *, then: Callable[[], object] = lambda: None
     ) -> None:
@@ -246,7 +250,11 @@ class ClientConnection:
         def send_after_replay() -> None:  # The client may still be replaying the turn that is over.
             self.when_sent(session_id, self.daemon.sessions.feed(session_id).seq, send)
 
-        self.daemon.sessions.after_turn(session_id, send_after_replay)
+        # With `events`, these do not name the prompt: during another turn they would seem to end that one.
+        names_no_prompt = self.dialect is Dialect.EVENTS
+        self.daemon.sessions.after_turn(session_id, send_after_replay, through_approvals=names_no_prompt)
+        if names_no_prompt:
+            then()  # The answer names the prompt, and needs not wait.
 
     # Execution.
 

@@ -6,9 +6,9 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from msgspec import UNSET
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from zot.runtime.shared import SharedResources
     from zot.serve.daemon.audit import Audit
     from zot.serve.daemon.sessions import DaemonSessions
+    from zot.serve.workspaces import Workspaces
 
 
 class DaemonParts:
@@ -66,6 +67,8 @@ class DaemonParts:
         self.joinable = False
         #: The pool of workers that runs the prompts; "" if the daemon runs them itself.
         self.worker_pool = ""
+        #: The checkouts of sessions whose agents have a repository; None without workers.
+        self.workspaces: Workspaces | None = None
         #: Paths that no session may reach; keys of certificates are added.
         self.private: tuple[str, ...] = place.private
         self.resources = resources
@@ -99,6 +102,16 @@ _SILENT_S = 10.0
 _EPHEMERAL_S = 1.0
 
 
+class PausedByStop(Protocol):
+    """A part of the daemon that pauses while the daemon stops."""
+
+    def pause(self) -> None:
+        """Accept no new work. Safe to call repeatedly."""
+
+    def resume(self) -> None:
+        """Accept work again: the stop was withdrawn."""
+
+
 class Daemon:
     """State shared by all connections."""
 
@@ -129,7 +142,7 @@ class Daemon:
         self._must_end = False
         self._is_over = False
         self.grace_s = parts.settings.grace_s
-        self._when_stopping: list[tuple[Callable[[], None], Callable[[], None]]] = []
+        self._pausing: list[PausedByStop] = []
         #: Set when the first client has initialized.
         self._has_greeted = asyncio.Event()
         #: Client that takes the endpoint over.
@@ -308,8 +321,8 @@ class Daemon:
         self._stopping.set()
         self._shutdown.warn()
         self.sessions.pool.stop()
-        for stop, _ in self._when_stopping:  # Before another client is accepted that would not be served.
-            stop()
+        for part in self._pausing:  # Before another client is accepted that would not be served.
+            part.pause()
 
     def _resume(self) -> None:
         """Withdraw the stop. Released resources stay released."""
@@ -318,13 +331,13 @@ class Daemon:
         self._stopping.clear()
         self._resumed.set()
         self.sessions.pool.resume()
-        for _, resume in self._when_stopping:
-            resume()
+        for part in self._pausing:
+            part.resume()
         self._shutdown.cancel_warning()
 
-    def when_stopping(self, stop: Callable[[], None], resume: Callable[[], None] = lambda: None) -> None:
-        """Register ``stop`` for each start of a stop, possibly repeated, and ``resume`` for its withdrawal."""
-        self._when_stopping.append((stop, resume))
+    def pause_on_stop(self, part: PausedByStop) -> None:
+        """Pause ``part`` whenever a stop starts, possibly repeatedly, and resume it when the stop is withdrawn."""
+        self._pausing.append(part)
 
     @property
     def has_no_successor(self) -> bool:

@@ -117,7 +117,10 @@ async def _open_daemon(
         resources = SharedResources(own_process=True, serves_many=True)
         parts = DaemonParts(place, agents, journal=await opening, resources=resources, audit=audit, flags=given)
         if is_address(journal_address):
+            from zot.serve.workspaces import Workspaces
+
             parts.worker_pool = worker_pool or "default"
+            parts.workspaces = Workspaces(parts, checks_out=False)
         return Daemon(parts, ephemeral=ephemeral, max_line_bytes=max_line_bytes)
     except BaseException:
         opening.cancel()

@@ -8,13 +8,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from zot.errors import AgentError, NoSuchSession
-from zot.events import AgentEvent, ConversationReplaced, Done, PanelOpened
+from zot.events import (
+    AgentEvent,
+    ApprovalAnswer,
+    ApprovalRequest,
+    ConversationReplaced,
+    Done,
+    PanelOpened,
+    QuestionAnswer,
+    QuestionRequest,
+    SessionStatus,
+    UserMessage,
+)
 from zot.journal import queries, replay
 from zot.journal.connection import Connection
 from zot.journal.queries import ChangedSession, changed_since, find, last_seq, owned
@@ -26,9 +37,11 @@ from zot.serve.daemon.backlog import Backlog
 from zot.serve.daemon.metrics import Metrics
 from zot.session.history import Batch
 from zot.wire.daemon import Dialect
+from zot.wire.daemon_types import Changed
 from zot.wire.updates import Updates
 
 if TYPE_CHECKING:
+    from zot.serve.daemon.client_connection import ClientConnection
     from zot.serve.daemon.daemon import Daemon
     from zot.session.session import Session
 
@@ -201,16 +214,76 @@ class Follower:
             call()
 
 
+class SessionWatchers:
+    """Clients that are sent `sessions/changed` for every session that they may see."""
+
+    def __init__(self) -> None:
+        self._clients: dict[ClientConnection, None] = {}
+        #: Sessions that run in other processes, as of the last look.
+        self._elsewhere: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        """True if there are any."""
+        return bool(self._clients)
+
+    def add(self, client: ClientConnection) -> None:
+        """Notify a client from now on."""
+        self._clients[client] = None
+
+    def leave(self, client: ClientConnection) -> None:
+        """End a subscription, if there is one."""
+        self._clients.pop(client, None)
+
+    def changed(self, session_id: str, state: SessionStatus) -> None:
+        """Notify the clients of what a session does now."""
+        if self._clients:
+            change = Changed(session_id, state)
+            for client in self._clients:
+                if client.grant.sees(session_id):
+                    client.notify("sessions/changed", change)
+
+    def take(self, session_id: str, events: Sequence[AgentEvent]) -> None:
+        """Notify the clients if ``events`` change what a session does."""
+        if self._clients:
+            states = [_STATES[type(event)] for event in events if type(event) in _STATES]
+            if states:
+                self.changed(session_id, states[-1])
+
+    def note_elsewhere(self, running: Collection[str]) -> None:
+        """Notify the clients of runs in other processes that have begun or ended since the last call."""
+        before, self._elsewhere = self._elsewhere, frozenset(running)
+        for session_id in self._elsewhere ^ before:
+            self.changed(session_id, "running" if session_id in self._elsewhere else "idle")
+
+
+#: What a session does after an event.
+_STATES: Mapping[type, SessionStatus] = {
+    UserMessage: "running",
+    ApprovalRequest: "waiting_approval",
+    ApprovalAnswer: "running",
+    QuestionRequest: "running",
+    QuestionAnswer: "running",
+    Done: "idle",
+}
+
+
 class SessionFeed(Channel):
     """Followers of one session. None of them slows the session or another follower down."""
 
     #: A client may subscribe and answer at any time before the timeout.
     can_approve = True
 
-    def __init__(self, session_id: str, past: RecordedEvents, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self,
+        session_id: str,
+        past: RecordedEvents,
+        metrics: Metrics | None = None,
+        watchers: SessionWatchers | None = None,
+    ) -> None:
         self.session_id = session_id
         self.past = past
         self.metrics = metrics or Metrics()
+        self._watchers = watchers if watchers is not None else SessionWatchers()
         #: Number of the newest event sent here, and the epoch of its session; 0 before the first.
         self.seq = 0
         self.epoch = 0
@@ -350,6 +423,7 @@ class SessionFeed(Channel):
                     follower.backlog.send(data)
             if data:
                 self.count(data, len(followers))
+        self._watchers.take(self.session_id, batch.events)
 
     def count(self, data: bytes, clients: int) -> None:
         """Count an update that was sent to a number of clients."""
@@ -396,7 +470,7 @@ class ForeignRunWatcher:
         while True:
             await asyncio.sleep(_CHECK_S)
             since, self._checked = self._checked, time.time()
-            if any(connection.followed for connection in self._daemon.connections):
+            if self._daemon.sessions.watchers or any(connection.followed for connection in self._daemon.connections):
                 try:
                     if await self._journal.reading(self._has_changed) or self._running:
                         await self._check(self._followed(), timestamp(min(since, self._checked) - _RECENT_S))
@@ -406,13 +480,16 @@ class ForeignRunWatcher:
 
     def _followed(self) -> Mapping[str, SessionFeed]:
         """Return the feeds of followed sessions that do not run in this process."""
-        pool = self._daemon.sessions.pool
         followed = {one for connection in self._daemon.connections for one in connection.followed}
-        running = {one for one in followed if (session := pool.session(one)) is not None and session.worker.busy}
-        return {session_id: self._daemon.sessions.feed(session_id) for session_id in followed - running}
+        return {one: self._daemon.sessions.feed(one) for one in followed if not self._is_run_here(one)}
+
+    def _is_run_here(self, session_id: str) -> bool:
+        session = self._daemon.sessions.pool.session(session_id)
+        return session is not None and session.worker.busy
 
     async def _check(self, feeds: Mapping[str, SessionFeed], since: str) -> None:
         newest = await self._journal.reading(self._newest, feeds, since)
+        self._daemon.sessions.watchers.note_elsewhere([one for one in self._elsewhere if not self._is_run_here(one)])
         if newest:
             followed = self._followed()
             for session_id, (seq, epoch) in newest.items():

@@ -88,6 +88,7 @@ class ServerMethods:
             "cost/query": self._costs,
             "audit/recent": self._audit,
             "logs/subscribe": self._subscribe,
+            "sessions/watch": self._watch,
             "config/list": self._entries,
             "config/sections": self._sections,
             "config/templates": self._templates,
@@ -100,6 +101,7 @@ class ServerMethods:
     def left(self, connection: ClientConnection) -> None:
         """Handle a disconnect: unconfirmed answers count as undelivered, and pending requests are cancelled."""
         self._daemon.log_feed.leave(connection.wire)
+        self._sessions.watchers.leave(connection)
         for waiting, task in list(self._responding):
             if waiting is connection:
                 task.cancel()
@@ -193,6 +195,9 @@ class ServerMethods:
     async def _subscribe(self, connection: ClientConnection, asked: daemon_types.Nothing) -> AnswerThen:
         return AnswerThen(daemon_types.Subscribed(), lambda: self._daemon.log_feed.subscribe(connection.wire))
 
+    async def _watch(self, connection: ClientConnection, asked: daemon_types.Nothing) -> AnswerThen:
+        return AnswerThen(daemon_types.Watching(), lambda: self._sessions.watchers.add(connection))
+
     async def _entries(
         self, connection: ClientConnection, asked: daemon_types.ConfigList
     ) -> daemon_types.ConfigEntries:
@@ -265,7 +270,7 @@ def make_handlers(daemon: Daemon, sessions: DaemonSessions) -> tuple[ServerMetho
     """Return the server methods, which must learn of disconnects, and the handlers of all methods."""
     pool, catalog, opener = sessions.pool, sessions.catalog, sessions.opener
     server, side_questions = ServerMethods(daemon, sessions), SideQuestions(pool, opener.opening_aside)
-    daemon.when_stopping(side_questions.stop)
+    daemon.pause_on_stop(side_questions)
     return server, {
         **SessionMethods(pool, catalog, side_questions).table,
         **side_questions.table,

@@ -15,6 +15,7 @@ from zot.errors import AgentError, DirectoryGone, NoSuchAgent, NoSuchSession, Ru
 from zot.events import (
     ApprovalRequest,
     Done,
+    QuestionRequest,
     Reconfigured,
     SessionStatus,
     status_of,
@@ -77,10 +78,13 @@ class SideQuestions:
             asked.abort()
         return asked is not None
 
-    def stop(self) -> None:
+    def pause(self) -> None:
         """Abort all side questions."""
         for asked in (self._unnamed, *self._open.values()):
             asked.abort()
+
+    def resume(self) -> None:
+        """Continue to answer. Clients must ask aborted questions again."""
 
     async def _aside(self, connection: ClientConnection, asked: daemon_types.Ask) -> SlowAnswer:
         return SlowAnswer(self._answer(connection, asked))
@@ -164,20 +168,17 @@ def _name(attachment: Attachment) -> str:
 
 
 class RunReply(Subscriber, JobObserver):
-    """Answers the client that started a run: with its ``result`` right after its last update, or why it never began.
+    """Answers the client that started a run: with its `result` right after its last update, or why it never began.
 
     It subscribes after the feed, so clients get each event before the answer.
     """
 
-    def __init__(
-        self, connection: ClientConnection, session_id: str, prompt_id: str, result: Callable[[TurnSummary], Any]
-    ) -> None:
+    def __init__(self, connection: ClientConnection, session_id: str, prompt_id: str) -> None:
         self.deferred = Deferred()
         self._connection = connection
-        self._session_id = session_id
+        self.session_id = session_id
         self.prompt_id = prompt_id
         self.is_over = False
-        self._result = result
         self._run = RunSummary()
         self._session: Session | None = None
         self._leave: Callable[[], None] = lambda: None
@@ -197,25 +198,41 @@ class RunReply(Subscriber, JobObserver):
             self.is_over = True
             self._leave()
             turn = TurnSummary.of(self._run)
-            self._connection.when_sent(
-                self._session_id, batch.last, lambda: self.deferred.resolve(_outcome(turn, self._result))
-            )
+            self._connection.when_sent(self.session_id, batch.last, lambda: self.deferred.resolve(self._outcome(turn)))
 
     def dropped(self, why: AgentError) -> None:
         if isinstance(why, RunCancelled):
-            nothing = daemon_types.Prompted(self._session_id, "cancelled", "", daemon_types.Used.of(ZERO))
+            nothing = daemon_types.Prompted(self.session_id, "cancelled", "", daemon_types.Used.of(ZERO))
             self._connection.send_turn_aborted(
-                self._session_id, self.prompt_id, then=lambda: self.deferred.resolve(nothing)
+                self.session_id, self.prompt_id, then=lambda: self.deferred.resolve(nothing)
             )
         else:
             problem = as_rpc_error(why)
             self._connection.send_turn_failed(
-                self._session_id, str(why), self.prompt_id, then=lambda: self.deferred.resolve(problem)
+                self.session_id, str(why), self.prompt_id, then=lambda: self.deferred.resolve(problem)
             )
 
     def parked(self) -> None:
         """Resolve without an answer: the run outlives this daemon, and so the connection."""
         self.deferred.resolve(None)
+
+    def result(self, turn: TurnSummary) -> Any:
+        """Return the answer to the client. Raise RpcError if the run failed."""
+        return turn.reply(self.session_id)
+
+    def _outcome(self, turn: TurnSummary) -> Any:
+        try:
+            return self.result(turn)
+        except RpcError as problem:
+            return problem
+
+
+class _CompactReply(RunReply):
+    """Answers the client that started a compaction."""
+
+    def result(self, turn: TurnSummary) -> daemon_types.Compacted:
+        prompted = turn.reply(self.session_id)
+        return daemon_types.Compacted(self.session_id, prompted.content, prompted.usage)
 
 
 class _JobReply(JobObserver):
@@ -257,6 +274,7 @@ class SessionMethods:
             "session/close": self._close,
             "session/kill": self._kill,
             "session/state": self._state,
+            "session/context": self._context,
             "session/fork": self._fork,
             "session/compact": self._compact,
             "session/undo_compact": self._undo_compact,
@@ -319,6 +337,7 @@ class SessionMethods:
             else daemon_types.PendingApproval.of(question, time.time()),
             asked_seq=asked_seq,
             last_event_seq=last_event,
+            questions=self._questions(session_id) or daemon_types.ABSENT,
         )
         return AnswerThen(attached, lambda: connection.follow(session_id, after, again=True))
 
@@ -367,14 +386,30 @@ class SessionMethods:
         return await self._opened(connection, made, None)
 
     async def _state(self, connection: ClientConnection, asked: daemon_types.OfSession) -> daemon_types.State:
-        await self._recover(asked.session_id)
-        seq, epoch = await self._position(connection, asked.session_id)
-        await self._pool.refresh(asked.session_id, seq, epoch)
+        seq, epoch = await self._refreshed(connection, asked.session_id)
         async with self._pool.use(asked.session_id, looks=True) as session:
             status, question = await self._activity(asked.session_id)
             now = msgspec.structs.replace(session.state(), session=asked.session_id, state=status, pending=question)
             closed = await self._pool.is_closed(asked.session_id)
-            return daemon_types.State.of(now, last_seq=seq, epoch=epoch, time_s=time.time(), closed=closed)
+            queue = tuple(
+                daemon_types.WaitingPrompt.of(job.prompt_id, job.text, steers=steers, by=job.by)
+                for job, steers in session.queue.prompts
+            )
+            return daemon_types.State.of(now, last_seq=seq, epoch=epoch, time_s=time.time(), closed=closed, queue=queue)
+
+    async def _context(self, connection: ClientConnection, asked: daemon_types.OfSession) -> daemon_types.ContextUse:
+        await self._refreshed(connection, asked.session_id)
+        async with self._pool.use(asked.session_id, looks=True) as session:
+            used, window = session.context(), session.agent.model.context_window
+        free = max(0, window - used.total)
+        return daemon_types.ContextUse(asked.session_id, *used, free, window)
+
+    async def _refreshed(self, connection: ClientConnection, session_id: str) -> tuple[int, int]:
+        """Recover a session and load the rows of other processes; return its newest row and its epoch."""
+        await self._recover(session_id)
+        seq, epoch = await self._position(connection, session_id)
+        await self._pool.refresh(session_id, seq, epoch)
+        return seq, epoch
 
     async def _recover(self, session_id: str) -> None:
         """Recover a session whose process died; it may then wait for an approval."""
@@ -399,9 +434,11 @@ class SessionMethods:
 
     def _asked(self, session_id: str, pending: ApprovalRequest | None) -> list[str]:
         """Return the ids of the open approval request and questions of a session, oldest first."""
+        return [request.id for request in (pending, *self._questions(session_id)) if request is not None]
+
+    def _questions(self, session_id: str) -> tuple[QuestionRequest, ...]:
         session = self._pool.session(session_id)
-        questions = () if session is None else session.worker.open_questions
-        return [request.id for request in (pending, *questions) if request is not None]
+        return () if session is None else session.worker.open_questions
 
     async def _start_after(self, session_id: str, seq: int, asked: Sequence[str]) -> int:
         """Return the number after which a new follower starts: the open requests ``asked`` are sent again."""
@@ -424,19 +461,15 @@ class SessionMethods:
         words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
         text = "\n\n".join(part for part in (asked.prompt, *words) if part)
 
-        reply = RunReply(connection, asked.session_id, asked.prompt_id or "", lambda turn: turn.reply(asked.session_id))
+        reply = RunReply(connection, asked.session_id, asked.prompt_id or "")
         async with self._run(connection, asked.session_id, reply) as session:
             session.prompt(text, images, prompt_id=asked.prompt_id or "", by=connection.grant.name, observer=reply)
+            self._note_queue(connection, session, asked.session_id)
         return reply.deferred
 
     async def _compact(self, connection: ClientConnection, asked: daemon_types.OfSession) -> Deferred:
         session_id = asked.session_id
-
-        def compacted(turn: TurnSummary) -> daemon_types.Compacted:
-            prompted = turn.reply(session_id)
-            return daemon_types.Compacted(session_id, prompted.content, prompted.usage)
-
-        reply = RunReply(connection, session_id, "", compacted)
+        reply = _CompactReply(connection, session_id, "")
         async with self._run(connection, session_id, reply) as session:
             session.compact(reply)
         return reply.deferred
@@ -461,13 +494,21 @@ class SessionMethods:
                 session.steer(text, images, prompt_id=asked.prompt_id or "", by=connection.grant.name, observer=reply)
             except RunCancelled as why:
                 raise _not_begun(why, SESSION_NOT_FOUND) from None
+            self._note_queue(connection, session, asked.session_id)
         return reply.deferred
 
     async def _take_back(self, connection: ClientConnection, asked: daemon_types.TakeBack) -> daemon_types.TakenBack:
         async with use_session(self._pool, connection, asked.session_id) as session:
             if not self._side_questions.abort(asked.session_id, asked.prompt_id):
                 session.queue.withdraw(asked.prompt_id)
+                self._note_queue(connection, session, asked.session_id)
         return daemon_types.TakenBack(asked.session_id, asked.prompt_id)
+
+    def _note_queue(self, connection: ClientConnection, session: Session, session_id: str) -> None:
+        """Notify watching clients that a session's queue may have changed: not of a prompt that starts at once."""
+        if session.worker.has_begun:
+            status = status_of(session.approvals.pending, busy=session.worker.busy)
+            connection.daemon.sessions.watchers.changed(session_id, status)
 
     async def _cancel(self, connection: ClientConnection, asked: daemon_types.OfSession) -> daemon_types.Cancelled:
         del connection
@@ -546,10 +587,3 @@ class SessionMethods:
 def _not_begun(why: AgentError, code_if_unwanted: int) -> RpcError:
     """Return the error for a command that was not begun."""
     return RpcError(code_if_unwanted, str(why)) if isinstance(why, RunCancelled) else as_rpc_error(why)
-
-
-def _outcome(turn: TurnSummary, result: Callable[[TurnSummary], Any]) -> Any:
-    try:
-        return result(turn)
-    except RpcError as problem:
-        return problem

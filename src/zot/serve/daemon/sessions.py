@@ -6,16 +6,18 @@ Imported after `initialize` is answered, with everything that other methods need
 from __future__ import annotations
 
 import asyncio
+import enum
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from zot.config.config import DEFAULT_AGENT, OF_PROVIDER, RECORDED, ConfigOverrides, resumed
 from zot.errors import DirectoryGone, NoSuchAgent, NoSuchSession, UserError
-from zot.events import ApprovalRequest, Done
+from zot.events import AgentEvent, ApprovalRequest, Done
+from zot.journal import replay
 from zot.messages import timestamp
 from zot.providers.models import Model
 from zot.runtime.check import check, working_directory
@@ -24,7 +26,7 @@ from zot.runtime.pool import NewSessionSettings, SessionPool
 from zot.runtime.provider_choice import EarlierProviders, models_of
 from zot.runtime.toolbox import warn_without_sandbox
 from zot.serve.daemon.catalog import SessionCatalog
-from zot.serve.daemon.feed import ForeignRunWatcher, RecordedEvents, SessionFeed
+from zot.serve.daemon.feed import ForeignRunWatcher, RecordedEvents, SessionFeed, SessionWatchers
 from zot.serve.daemon.server_methods import make_handlers
 from zot.serve.host.requests import RequestAnswered, RequestServer
 from zot.session.history import Batch, Subscriber
@@ -65,6 +67,7 @@ class DaemonSessions:
             resumes=not daemon.parts.worker_pool,
         )
         self.catalog = SessionCatalog(self._journal)
+        self.watchers = SessionWatchers()
         #: Follows runs in other processes.
         self.watch: ForeignRunWatcher | Gateway = ForeignRunWatcher(daemon)
         self._host_requests = RequestServer(self.opener.opening_for_host)
@@ -85,7 +88,7 @@ class DaemonSessions:
         return cast("SessionFeed", self.pool.channel(session_id))
 
     def _new_feed(self, session_id: str) -> SessionFeed:
-        return SessionFeed(session_id, RecordedEvents(self._journal, session_id), self._metrics)
+        return SessionFeed(session_id, RecordedEvents(self._journal, session_id), self._metrics, self.watchers)
 
     async def respond(
         self, request: Request, *, age_s: float = 0.0, has_requests_ahead: bool = False
@@ -96,18 +99,23 @@ class DaemonSessions:
         self._metrics.responses += 1
         return answered
 
-    def after_turn(self, session_id: str, call: Callable[[], None]) -> None:
-        """Call when a session's turn is over or waits for an approval; at once if none runs."""
+    def after_turn(self, session_id: str, call: Callable[[], None], *, through_approvals: bool = False) -> None:
+        """Call when a session's turn is over or waits for an approval; at once if none runs.
+
+        With ``through_approvals`` only the end of the turn counts.
+        """
         session, is_ended = self.pool.ending(session_id), self.pool.is_ended(session_id)
         # The start of a turn was sent, but not its end.
         runs = session is not None and session.worker.has_begun and self.feed(session_id).in_run
         # A run that is cancelled before it begins still begins, if it can, so that its end is sent.
         begins = session is not None and is_ended and session.worker.busy and not session.worker.has_begun
-        if session is None or not (runs or begins) or (session.approvals.pending is not None and not is_ended):
+        is_asked = session is not None and session.approvals.pending is not None and not is_ended
+        if session is None or not (runs or begins) or (is_asked and not through_approvals):
             call()
             return
         loop = asyncio.get_running_loop()
-        pause = RunWaiter(session, lambda: loop.call_soon(call))
+        ends = (Done,) if through_approvals else (Done, ApprovalRequest)
+        pause = RunWaiter(session, lambda: loop.call_soon(call), ends)
         if begins:
             self.pool.when_ended(session_id, pause.reach)
 
@@ -125,15 +133,21 @@ class DaemonSessions:
 
 
 class RunWaiter(Subscriber):
-    """Waits for a run's end or approval request: callers must not wait for a person."""
+    """Waits for a run's end, or for an approval request: only a person ends that wait. ``ends`` has other types."""
 
-    def __init__(self, session: Session, reached: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        reached: Callable[[], object],
+        ends: tuple[type[AgentEvent], ...] = (Done, ApprovalRequest),
+    ) -> None:
+        self._ends = ends
         self._reached: Callable[[], object] | None = reached
         self.leave = session.history.subscribe(self)
 
     def deliver(self, batch: Batch) -> None:
-        """Check a batch for the end of the run."""
-        if any(isinstance(event, Done | ApprovalRequest) for event in batch.events):
+        """Check a batch for such an event."""
+        if any(isinstance(event, self._ends) for event in batch.events):
             self.reach()
 
     def reach(self) -> None:
@@ -164,6 +178,21 @@ async def _settle(session: Session) -> None:
             wait.cancel()
 
 
+class _State(enum.Enum):
+    """Whether a session is recorded, and has messages."""
+
+    NEW = enum.auto()
+    EMPTY = enum.auto()
+    USED = enum.auto()
+
+
+class _Workspace(NamedTuple):
+    """The checkout of a session, and the state of the session before it is opened."""
+
+    place: str
+    state: _State
+
+
 class SessionOpener:
     """Opens a daemon's sessions. Flags override files."""
 
@@ -174,7 +203,8 @@ class SessionOpener:
 
     async def opening(self, session_id: str, wanted: NewSessionSettings | None) -> Session:
         """Load a session, or create it as ``wanted``. Raise NoSuchSession if it does not exist and none is wanted."""
-        request = self._request(session_id, wanted)
+        workspace = await self._workspace(session_id, wanted)
+        request = self._request(session_id, wanted, workspace)
         try:
             session = await open_session(request, self._parts.resources)
         except NoSuchAgent:
@@ -183,14 +213,34 @@ class SessionOpener:
         except DirectoryGone as problem:
             raise DirectoryGone(problem.cwd, _ANOTHER_PLACE) from None
         try:
-            await session.establish()
+            # A gateway leaves the checkout's path as its worker has recorded it.
+            if workspace is None or workspace.state is _State.NEW or not self._parts.worker_pool:
+                await session.establish()
         except BaseException:
             await session.close()
             raise
         return session
 
+    async def _workspace(self, session_id: str, wanted: NewSessionSettings | None) -> _Workspace | None:
+        """Return the checkout of a session whose agent has a repository; None for others. Raise UserError."""
+        if (workspaces := self._parts.workspaces) is None:
+            return None
+        if not any(workspaces.has(alias) for alias in self._parts.agents.names):
+            return None
+        agent, state = "" if wanted is None else wanted.agent, _State.NEW
+        with suppress(NoSuchSession):
+            record = await self._parts.journal.find(session_id)
+            agent = await self._parts.journal.reading(replay.agent_of, record)
+            state = _State.USED if record.messages else _State.EMPTY
+        place = await workspaces.prepare(session_id, agent)
+        return None if place is None else _Workspace(place, state)
+
     def _request(
-        self, session_id: str, wanted: NewSessionSettings | None, recorded: SettingsChanged | None = None
+        self,
+        session_id: str,
+        wanted: NewSessionSettings | None,
+        workspace: _Workspace | None,
+        recorded: SettingsChanged | None = None,
     ) -> OpenRequest:
         """Return the request for a session: a new one as ``wanted``, or one that exists with ``recorded`` settings.
 
@@ -203,6 +253,12 @@ class SessionOpener:
         may_move = not (wanted and wanted.guarded) or guarded or self._parts.has_rules(alias)
         is_placed = recorded is None or (may_move and not os.path.isdir(recorded.cwd))
         cwd = wanted.cwd if wanted is not None and is_placed else None
+        if workspace is not None:
+            is_placed = recorded is None or not os.path.isdir(recorded.cwd)
+            if not self._parts.worker_pool and recorded is not None:
+                # The first worker writes the system prompt anew: the instructions are in the checkout.
+                is_placed = workspace.state is _State.EMPTY or recorded.cwd != workspace.place
+            cwd = workspace.place if is_placed else None
         overrides = self._overrides(session_id)
         return OpenRequest(
             config=self._parts.config(alias, session_id, cwd),
@@ -213,7 +269,7 @@ class SessionOpener:
             joinable=self._parts.joinable,
             creates=wanted is not None,
             keeps_approvals=not self._parts.worker_pool,
-            adapt=partial(self._request, session_id, wanted),
+            adapt=partial(self._request, session_id, wanted, workspace),
         )
 
     async def _conclude(self, session_id: str) -> None:

@@ -325,7 +325,7 @@ def client_limit(most: int) -> int:
 async def listen(daemon: Daemon, listener: socket.socket) -> Callable[[], None]:
     """Accept clients at the local socket until the daemon stops; return a function that stops it earlier."""
     acceptor = Acceptor(listener, lambda: LocalWire(daemon.accept, max_line=daemon.max_line_bytes))
-    daemon.when_stopping(acceptor.pause, acceptor.resume)
+    daemon.pause_on_stop(acceptor)
     return acceptor.close
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -17,18 +18,23 @@ from starlette.types import ASGIApp
 from zot.config.configured_agents import AgentConfigs, daemon_journal
 from zot.config.paths import DaemonPaths
 from zot.config.tokens import path_in
+from zot.errors import StoreFailed
+from zot.fleet.status import status_of_fleet
 from zot.journal.opening import open_journal
 from zot.runtime.shared import SharedResources
 from zot.serve.daemon.audit import Audit, Identity, Refusals
 from zot.serve.daemon.daemon import Daemon, DaemonParts
 from zot.serve.daemon.lifecycle import BackgroundTasks
 from zot.serve.daemon.logs import LogFile
+from zot.serve.daemon.metrics import fleet_exposition
 from zot.serve.mcp.agent import AgentService
 from zot.serve.web.dashboard import Dashboard
 from zot.serve.web.gate import Gate, Limits, Tokens
 from zot.serve.web.mcp import DaemonMcpSessions, McpEndpoint
 from zot.serve.web.respond import Respond
 from zot.serve.web.websocket import ClientEndpoint, ExtensionEndpoint, Message, Receive, Send, refuse
+
+log = logging.getLogger("zot")
 
 _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
@@ -49,6 +55,11 @@ class MetricsPage:
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Answer with all counters and gauges."""
         text = self._daemon.metrics.exposition(self._daemon.gauges())
+        if self._daemon.parts.worker_pool:
+            try:
+                text += fleet_exposition(await self._daemon.parts.journal.reading(status_of_fleet))
+            except StoreFailed as problem:  # The rest is still true.
+                log.warning("metrics of the fleet: %s", problem)
         await Response(text, media_type=_PROMETHEUS, headers=_HEADERS)(scope, receive, send)
 
 
