@@ -82,7 +82,7 @@ class Browser:
 
 
 class Page:
-    """A page, what it logged as errors, and the addresses that it requested."""
+    """A page, the errors it logged, and the addresses it requested."""
 
     def __init__(self, browser: Browser, session: str) -> None:
         self._browser = browser
@@ -140,7 +140,7 @@ class Page:
         return found
 
     async def press(self, key: str, text: str = "", modifiers: int = 0) -> None:
-        """Press a key as a person does; ``text`` is what it types."""
+        """Press a key as a person does; ``text`` is the text it types."""
         code = {"Enter": 13, "Escape": 27, "Tab": 9}.get(key, ord(key.upper()[0]))
         told = {"key": key, "modifiers": modifiers, "windowsVirtualKeyCode": code}
         typed = text or (key if len(key) == 1 else "\r" if key == "Enter" else "")

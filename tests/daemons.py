@@ -24,6 +24,7 @@ from zot.serve.daemon.claim import Claim, claim_endpoint
 from zot.serve.daemon.daemon import Daemon, DaemonParts
 from zot.serve.daemon.logs import LogFile
 from zot.serve.daemon.sockets import listen
+from zot.serve.workspaces import Workspaces
 from zot.wire import jsonrpc
 from zot.wire.daemon import METHODS, Method
 
@@ -113,7 +114,8 @@ async def running(
     parts = DaemonParts(
         place, AgentConfigs.load(str(home)), journal=journal, resources=resources, audit=audit, flags=given
     )
-    parts.worker_pool = "default" if store else ""
+    if store:
+        parts.worker_pool, parts.workspaces = "default", Workspaces(parts, checks_out=False)
     daemon = Daemon(parts, ephemeral=ephemeral)
     watching = asyncio.create_task(daemon.sessions.watch.run()) if store else None
     claim = claim_endpoint(place.socket)
@@ -169,7 +171,7 @@ class Asked:
 
 
 class Caller:
-    """A client that records what it receives, in order."""
+    """A client that records the messages it receives, in order."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader

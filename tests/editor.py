@@ -48,7 +48,7 @@ NEWER = {"notice", "compaction_update"}
 
 
 def check(name: str, value: Any) -> None:
-    """Check a value against the model of that name, which must know every field of it.
+    """Check a value against the named model, which must have every field of the value.
 
     The path of a copy of the published schema.json in ACP_SCHEMA makes it an oracle, too.
     """

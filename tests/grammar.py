@@ -64,7 +64,7 @@ class Disorder(AssertionError):
 
 
 class Grammar:
-    """Checks one connection: what comes, and where. ``runs`` counts the finished ones."""
+    """Checks the frames of one connection and their order. ``runs`` counts the finished ones."""
 
     def __init__(
         self, *, answers_are_judged: bool = False, resumed: bool = False, compacts_unseen: bool = False

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from grammar import Grammar
 from zot.providers.lab.http_server import serve
 from zot.providers.lab.script import Script
+from zot.providers.lab.stage import LabService
 
 if TYPE_CHECKING:
     from forked import Forked, ForkServer
@@ -40,7 +41,7 @@ class Late(AssertionError):
 
 
 class Zot:
-    """A running `zot rpc` that reads and writes pipes. What it writes is checked against the order of frames."""
+    """A running `zot rpc` that reads and writes pipes. Its output is checked against the order of frames."""
 
     def __init__(
         self,
@@ -146,7 +147,7 @@ class Zot:
         return self.process.wait(within_s)
 
     def errors(self) -> str:
-        """Return what it wrote to standard error, once it has ended."""
+        """Return its standard error, once it has ended."""
         assert self.process.stderr is not None
         said: bytes = self.process.stderr.read()
         return said.decode()
@@ -218,7 +219,7 @@ def serving(script: Script) -> Iterator[str]:
         assert task is not None
         stop = partial(loop.call_soon_threadsafe, task.cancel)
         with suppress(asyncio.CancelledError):
-            await serve(script, host="127.0.0.1", port=0, ready=lambda url: started.put((url, stop)))
+            await serve(LabService(script), host="127.0.0.1", port=0, ready=lambda url: started.put((url, stop)))
 
     thread = threading.Thread(target=asyncio.run, args=(main(),), name="lab server")
     thread.start()

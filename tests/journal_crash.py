@@ -161,7 +161,7 @@ async def write_until_full(path: str) -> None:
 def read_only(path: str) -> None:
     """Use a read-only journal."""
     if os.geteuid() == 0:
-        import concurrent.futures.thread  # noqa: F401  whoever we become may not be able to read where Python is
+        import concurrent.futures.thread  # noqa: F401  the user we become may not be able to read Python's files
 
         os.setuid(65534)
     asyncio.run(write_read_only(path))

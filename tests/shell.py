@@ -64,7 +64,7 @@ class Shell:
 
     def sessions(self, *argv: str, typed: bytes = b"", cwd: str | Path | None = None) -> Said:
         """Run `zot sessions` in this process: a separate one would only add its start-up time."""
-        if argv[:2] == ("import", "-"):  # what is imported is read from the descriptor
+        if argv[:2] == ("import", "-"):  # the imported file is read from the descriptor
             return self.run("sessions", *argv, typed=typed)
         out, err, answers = (io.TextIOWrapper(io.BytesIO(data), encoding="utf-8") for data in (b"", b"", typed))
         with ExitStack() as stack:

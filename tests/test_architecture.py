@@ -91,7 +91,7 @@ SEAMS: dict[str, set[tuple[str, str]]] = {
     "a session imports the parts that it uses": {
         ("runtime", "providers"), ("runtime", "tools"), ("runtime", "runtime"), ("runtime", "journal"),
         ("runtime", "vocabulary"), ("agent", "vocabulary"), ("tools", "vocabulary"), ("session", "session"),
-        ("session", "agent"),
+        ("session", "agent"), ("mcp", "mcp"), ("mcp", "vocabulary"),
     },
     "protection, only under a lock": {("tools", "tools"), ("tools", "config")},
     "repair and failed runs": {("journal", "journal")},
@@ -271,7 +271,7 @@ def test_types_are_compiled_by_one_thread_at_a_time() -> None:
 
 
 def read_kinds(path: Path) -> Iterator[ast.expr]:
-    """Return the types that functions in a file let msgspec read; what is done while it is loaded is done once."""
+    """Return the types that functions in a file pass to msgspec; code at module level runs once, in one thread."""
     functions = [
         one for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
     ]

@@ -1,4 +1,4 @@
-"""Types that several threads read for the first time at the same time, and what is said of wrong values."""
+"""Types that several threads decode for the first time at once, and error messages for wrong values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel and the sdist: what they are called, what is in them, and that zot runs when either is installed."""
+"""The wheel and the sdist: their names and files, and that zot runs when either is installed."""
 
 from __future__ import annotations
 

@@ -92,11 +92,11 @@ def test_the_secrets_are_many_and_would_be_found() -> None:
             assert leaks(form.encode()) == [place]
 
 
-# Where the key of the conversation comes from: (what is not in the environment, the entry in auth.json, flags).
+# Sources of the conversation's key: (variables removed from the environment, the entry in auth.json, flags).
 ORIGINS: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
     "the environment": ((), {"key": SECRETS["stored"]}, "ANTHROPIC_API_KEY"),
     "auth.json": (("ANTHROPIC_API_KEY",), {"key": SECRETS["stored"]}, "stored"),
-    # The command would be seen by whoever may see arguments, so it reads a file.
+    # Other users could see the key among the command's arguments, so the command reads a file.
     "a command": (("ANTHROPIC_API_KEY",), {"command": 'cat "$ZOT_HOME/../printed"'}, "printed"),
 }
 

@@ -38,7 +38,7 @@ Serve other programs:
 
 Set up and manage:
   zot login PROVIDER      Store a provider's key; zot logout PROVIDER deletes it.
-  zot doctor              Check the set-up: keys, services, sandbox, extensions.
+  zot doctor              Check the set-up: keys, services, policy, sandbox.
   zot config              Show the effective settings and their sources; check config.toml.
   zot models              List models, their windows and prices.
   zot sessions            List, show, search, export, fork, rewind and delete sessions.

@@ -1,4 +1,4 @@
-"""A person is asked where the policy says so, and what they say is what happens."""
+"""Approvals: the policy decides when a person is asked, and the person's decision is carried out."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from zot.tools.base import Output, ToolContext
 
 
 class House:
-    """A session with a tool `bash` that only says what it was given, and a policy."""
+    """A session with a tool `bash` that only returns its arguments, and a policy."""
 
     def __init__(
         self, *commands: str, rules: str = "bash=ask", timeout_s: float = 20, guard: Guard | None = None
@@ -72,7 +72,7 @@ class House:
         return requests
 
     def leave(self) -> None:
-        """Nobody who listens can answer any more."""
+        """No remaining subscriber can answer."""
         self.listener.can_approve = False
         self.session.worker.approver_left()
 

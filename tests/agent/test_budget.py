@@ -1,4 +1,4 @@
-"""Budgets: the model is not asked again once a session has used what it may."""
+"""Budgets: no further model call once a session has spent its budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compaction: what is kept, what the model is told, and that no pair is torn apart."""
+"""Compaction: which messages are kept, the text of the summary, and that calls stay with their results."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ async def test_a_summary_that_was_cut_off_says_so() -> None:
 async def test_the_request_for_a_summary_fits_whatever_must_be_summarised(
     count: int, is_shortened: bool, is_cut: bool
 ) -> None:
-    """The oldest messages are told more shortly, and in the end left out; the newest are told as they are."""
+    """The oldest messages are shortened, then omitted; the newest stay whole."""
     transport = FakeTransport([SUMMARY])
     model = Model("m", "anthropic", 50_000, 8000, reasoning=False)
     session = open_session(transport, models=[model], model="m")

@@ -52,12 +52,12 @@ def said(role: Role, *blocks: TranscriptBlock) -> Message:
 
 
 def user(tokens: int, word: str = "word") -> Message:
-    """Something that takes about so many tokens."""
+    """Return a text of about this many tokens."""
     return said("user", TextBlock(word.ljust(4 * tokens, ".")))
 
 
 def turn(number: int, tokens: int) -> list[Message]:
-    """A call and its result, which takes about so many tokens."""
+    """Return a call and its result, of about this many tokens."""
     return [
         said("assistant", CallBlock(f"c{number}", "look", {})),
         said("tool", ResultBlock(f"c{number}", False, (TextBlock(str(number).ljust(4 * tokens, ".")),))),
@@ -65,7 +65,7 @@ def turn(number: int, tokens: int) -> list[Message]:
 
 
 def counted(tokens: int, *parts: claude.Part, ends: str = "end_turn") -> list[bytes]:
-    """A reply to a request that took so many tokens."""
+    """Return a reply to a request of this many tokens."""
     blocks = [piece for index, part in enumerate(parts) for piece in part(index)]
     return [claude.start(input_tokens=tokens), *blocks, *claude.stop(ends, output_tokens=10)]
 
@@ -82,7 +82,7 @@ def asked(transport: FakeTransport) -> list[str]:
 
 
 class Counting(FakeTransport):
-    """Counts what it is sent, as a service would, and wants a tool called 60 times."""
+    """Counts the tokens of each request, as a service would, and requests 60 tool calls."""
 
     async def send(self, request: HttpRequest, deadlines: Deadlines) -> FakeResponse:
         number = len(self.requests)

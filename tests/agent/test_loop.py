@@ -102,7 +102,7 @@ async def test_a_call_without_any_tools_is_answered_with_that_reason() -> None:
     assert found == ToolResult("c1", True, (TextBlock("there is no tool named 'work'; there are: none"),))
 
 
-# What others decide.
+# Decisions of extensions and approvers.
 
 
 async def test_a_guard_may_change_the_arguments_and_the_transcript_keeps_the_models_own() -> None:
@@ -161,7 +161,7 @@ async def test_a_tool_that_comes_later_is_offered_in_the_next_turn() -> None:
     assert len(work.calls) == 1
 
 
-# What is asked.
+# Requests to the model.
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_every_installation_checks_hashes_or_looks_nowhere(tmp_path: Path) -> No
 
 
 def test_a_release_is_tried_with_packages_of_the_lock_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not with the newest ones of an index, whoever wrote them: CI runs this, and so does who publishes."""
+    """Not with the newest versions in an index: CI and maintainers who publish both run this."""
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     release = importlib.import_module("release")
     ran: list[list[str]] = []
@@ -82,7 +82,7 @@ def test_no_other_command_installs_packages() -> None:
     found = [
         line for line in lines if re.search(r"\b(pip3?|pipx|uv|npm|npx|yarn|cargo|go) (install|add|ci|run|get)\b", line)
     ]
-    # One is no part of what is built: a page in the browser of the tests loads it. It is pinned, and runs no scripts.
+    # One is not part of the package: a page in the browser of the tests loads it. It is pinned, and runs no scripts.
     [page] = [line for line in found if "axe-core" in line]
     assert re.search(r" --ignore-scripts .* axe-core@\d+\.\d+\.\d+ ", page)
     assert len(found) == 3

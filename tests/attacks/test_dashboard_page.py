@@ -16,6 +16,8 @@ from optional import needs
 from serve.web.face import Face, until
 from serve.web.pages import IDLE, begin, dashboard, link, paired, submit
 
+from .privilege import thorough
+
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 #: Each would run a script, load something, or draw markup if it became more than text.
@@ -78,6 +80,7 @@ async def is_unharmed(page: Page, face: Face) -> None:
     assert [one for one in page.problems if "Security" in one or "Trusted" in one] == []
 
 
+@thorough
 @needs("chromium")
 async def test_text_of_models_tools_and_files_stays_text(browser: Browser, face: Face, tmp_path: Path) -> None:
     page = await paired(browser, face)
@@ -95,6 +98,7 @@ async def test_text_of_models_tools_and_files_stays_text(browser: Browser, face:
     await is_unharmed(page, face)
 
 
+@thorough
 @needs("chromium")
 async def test_arguments_names_and_panels_stay_text(browser: Browser, face: Face, tmp_path: Path) -> None:
     page = await paired(browser, face)
@@ -120,6 +124,7 @@ async def test_arguments_names_and_panels_stay_text(browser: Browser, face: Face
     await is_unharmed(page, face)
 
 
+@thorough
 @needs("chromium")
 async def test_a_session_id_from_the_address_is_only_an_id(browser: Browser, face: Face) -> None:
     page = await paired(browser, face)
@@ -129,6 +134,7 @@ async def test_a_session_id_from_the_address_is_only_an_id(browser: Browser, fac
         await is_unharmed(page, face)
 
 
+@thorough
 @needs("chromium")
 async def test_a_foreign_page_cannot_frame_reach_or_script_the_dashboard(browser: Browser, face: Face) -> None:
     context = await browser.profile()

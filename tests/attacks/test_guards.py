@@ -1,4 +1,4 @@
-"""Guards, and extensions that want around them: by changing what was allowed, or by taking a guard's place."""
+"""Extensions that try to bypass guards, by changing allowed calls or by taking a guard's name."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def attempts() -> Iterator[dict[str, _Attempts]]:
 @pytest.mark.parametrize("who", ["a locked command", "a confined extension"])
 def test_no_sandboxed_program_reaches_it(name: str, when: str, who: str, attempts: dict[str, _Attempts]) -> None:
     home, reached = attempts[when].home, attempts[when].reached[who, when]
-    assert f"{home}/paths.json" in reached  # What is not private is there, or this would prove nothing.
+    assert f"{home}/paths.json" in reached  # Files that are not private are visible; otherwise this proves nothing.
     assert [path for path in reached if f"{path}/".startswith(f"{home}/{name}/")] == []
 
 

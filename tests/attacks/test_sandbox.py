@@ -254,7 +254,7 @@ def test_the_filter_of_each_machine_has_the_numbers_of_its_kernel(machine: str) 
         if name == "socket":
             evil[0] = 40
         assert judged(machine, known[name], *evil) & 0xFFFF0000 == 0x00050000, name
-    # What every program needs, and the harmless form of what is refused above.
+    # System calls that every program needs, and the harmless forms of those refused above.
     for name in {"read", "write", "openat", "execve", "mmap", "exit_group", "fchmod", "clone", "ioctl"} & {*known}:
         assert judged(machine, known[name]) == _ALLOWED, name
     if known:

@@ -29,13 +29,13 @@ def obeyed(written: str) -> set[str]:
 
 
 class Screen:
-    """A terminal, and what was written on it."""
+    """A terminal, and the bytes written to it."""
 
     def __init__(self) -> None:
         self.ours, self.theirs = pty.openpty()
 
     def read(self) -> str:
-        """Return what was written since, after the other end is closed."""
+        """Return the bytes written since, after the other end is closed."""
         data = b""
         try:
             while piece := os.read(self.ours, 1 << 16):
@@ -47,7 +47,7 @@ class Screen:
 
 
 def on_terminal(home: Path, *argv: str) -> str:
-    """Run a command with both outputs on a terminal, and return what it wrote."""
+    """Run a command with both outputs on a terminal; return its output."""
     screen = Screen()
     env = environment({"ZOT_HOME": str(home), "TERM": "xterm"})
     command = [sys.executable, "-m", "zot", *argv]

@@ -28,7 +28,7 @@ ASKS: dict[str, Any] = {"policy": ("bash=ask", "*=allow")}
 
 
 def issue(face: Face, *roles: str, sessions: list[str] | None = None, expires: float | None = None) -> str:
-    """Make a token whose name says what it may."""
+    """Make a token named after its roles."""
     name = "-".join(roles) + ("" if sessions is None else "@" + sessions[0].replace(":", "."))
     return make_scoped(path_of(face), name, roles=roles, sessions=sessions, expires=expires, now=0.0)
 
@@ -80,6 +80,7 @@ def test_the_role_of_each_method_is_repeated_here() -> None:
     assert only["self_approve"] == only["extend"] == set()
     assert only["view"] == {
         "session/attach", "session/detach", "session/list", "session/list-acp", "session/messages", "session/state",
+        "session/context", "sessions/watch",
         "session/models", "session/allowed", "session/commands", "session/extensions", "session/git_branch",
         "session/image", "agents/list", "agents/status", "audit/recent",
         "status", "health", "tui/list", "cost/query", "logs/subscribe", "config/list", "config/sections",
@@ -261,9 +262,11 @@ async def test_a_bound_token_sees_its_sessions_only(tmp_path: Path) -> None:
                 async with face.connected("/ext?session=theirs&name=afar", additional_headers=bearing(token)):
                     pass
             assert refused.value.response.status_code == 404
+            assert await code_of(client, "sessions/watch") is None
             await owner.prompt("theirs", "!echo more")
+            await owner.prompt("mine", "!echo more")
             await code_of(client, "health")
-            assert [one for one in client.updates if one.get("sessionId") != "mine"] == []
+            assert {one.get("sessionId") for one in client.updates} == {"mine"}
 
 
 async def test_a_token_without_view_gets_answers_and_no_updates(tmp_path: Path) -> None:

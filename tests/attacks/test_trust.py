@@ -1,4 +1,4 @@
-"""A project's extension that was trusted, and what others make of it afterwards."""
+"""A trusted extension of a project that is changed afterwards."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ async def test_connections_without_a_request_delay_no_client(said: bytes, tmp_pa
 @thorough
 @pytest.mark.parametrize("said", [b"", b"GET / HT"], ids=["nothing", "half"])
 async def test_seven_hundred_half_open_connections_delay_no_other_client(said: bytes, tmp_path: Path) -> None:
-    """With the usual limits, but for the deadlines: nobody may have to wait for one."""
+    """With the usual limits, but short deadlines, so that no test waits for one."""
     async with faced(tmp_path / "home", limits=Limits(head_s=600, body_s=600)) as face:
         with ExitStack() as held:
             await silent(face, held, 700, said)

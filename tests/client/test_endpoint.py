@@ -76,7 +76,7 @@ async def test_the_client_does_not_wait_for_a_daemon_that_dies_while_starting(
             reaching = asyncio.ensure_future(reached(starting))
             while len(tried) < 3:
                 await asyncio.sleep(0.01)
-            os.rename(f"{starting}.lock", f"{starting}.gone")  # Nobody owns it any more.
+            os.rename(f"{starting}.lock", f"{starting}.gone")  # No process owns it any more.
             with pytest.raises(ConnectionRefusedError):
                 await reaching
 

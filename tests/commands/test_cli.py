@@ -1,4 +1,4 @@
-"""The command line itself: what it prints, and what becomes of that when nobody reads it."""
+"""The command line: its output, also when no process reads it."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_without_a_standard_output_the_command_refuses_to_run(words: str) -> Non
 
 @pytest.mark.parametrize("words", ["-p hi", "models", "prompt", "doctor", "sessions list"])
 def test_an_interrupt_during_start_prints_nothing(words: str) -> None:
-    """The signal comes while the first module behind the command line is loaded."""
+    """The signal arrives while the first module after the command line is imported."""
     code = (
         "import os, signal, sys\n"
         "class Interrupting:\n"

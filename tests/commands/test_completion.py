@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from optional import needs
 from zot.commands import completion
+from zot.config.flags import Manual
 
 #: A line that a user has typed, some words that must be offered, and some that must not.
 LINES = {
@@ -26,6 +28,18 @@ LINES = {
     "zot completion ": (["bash", "zsh", "fish"], ["rpc"]),
 }
 _PATIENCE_S = 60
+
+
+GROUPS = [importlib.import_module(f"zot.commands.{name}").GROUP for name in
+          ("daemon_manage", "ext", "fleet", "mcp", "sessions", "skills", "web")]  # fmt: skip
+
+
+@pytest.mark.parametrize("manual", [group.manual(one) for group in GROUPS for one in group.subcommands.values()],
+                         ids=lambda manual: manual.command)  # fmt: skip
+def test_the_help_of_every_subcommand_has_examples_and_exit_codes(manual: Manual) -> None:
+    text = manual.text()
+    assert f"Examples:\n  {manual.command}" in text
+    assert "Exit codes:\n  0 " in text
 
 
 def assert_offered(line: str, offered: list[str]) -> None:

@@ -164,7 +164,7 @@ def test_the_daemon_has_settings_too(configured: Shell) -> None:
     assert found["max_sessions"] == {"value": 0, "from": DEFAULT}
 
 
-# What is wrong.
+# Invalid settings.
 
 
 def test_the_daemon_s_directory_comes_from_the_variable_unless_a_flag_is_given(configured: Shell) -> None:
@@ -213,6 +213,17 @@ def test_a_file_that_cannot_be_used_says_where(configured: Shell, text: str, pro
     path.write_text(text)
     assert configured.run("config", "check") == ("", f"zot: {path}: {problem}\n", 3)
     assert configured.run("config") == ("", f"zot: {path}: {problem}\n", 1)
+
+
+def test_rules_for_tools_that_zot_does_not_have_are_found(configured: Shell) -> None:
+    path = configured.home / "config.toml"
+    path.write_text('[agents.a]\npolicy = ["bsh=ask"]')
+    problem = "[agents.a] policy[0]: 'bsh=ask': no tool is named 'bsh'; did you mean bash?"
+    assert configured.run("config", "check") == ("", f"zot: {path}: {problem}\n", 3)
+    path.write_text('[agents.a]\npolicy = ["search=ask"]')
+    said = configured.run("config", "check")
+    assert (said.out, said.code) == (f"{path}: valid, with 2 agents: default, a\n", 0)
+    assert said.err.startswith(f"zot: {path}: warning: [agents.a] policy[0]: 'search=ask': zot has no tool 'search'")
 
 
 def test_a_path_that_is_not_a_file_is_an_error_and_a_missing_file_is_not(shell: Shell) -> None:

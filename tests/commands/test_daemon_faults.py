@@ -1,4 +1,4 @@
-"""What befalls a daemon that runs: a disk that is full, a clock that jumps. It goes on, and loses nothing it told."""
+"""A running daemon survives a full disk and a jumping clock, and loses no update it has sent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def daemons(tmp_path: Path, fork_server: ForkServer) -> AsyncIterator[Daem
 def full(pid: int, *files: Path, but_for: int = 0) -> Iterator[None]:
     """Let no file of a process become longer than the longest of these is: to it, that is a full disk.
 
-    ``but_for``: so many bytes still fit.
+    ``but_for``: this many bytes still fit.
     """
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     most = max(path.stat().st_size for path in files) + but_for

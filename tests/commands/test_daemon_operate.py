@@ -43,7 +43,7 @@ class Said(NamedTuple):
 
 
 class Operator:
-    """Somebody who operates the daemon of one data directory."""
+    """An operator of the daemon of one data directory."""
 
     def __init__(self, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.data = data
@@ -233,7 +233,7 @@ def test_stop_gives_up_on_a_daemon_that_does_not_end(operator: Operator) -> None
     claim.release()
 
 
-# What was written down.
+# Logs.
 
 
 def test_logs_are_written_with_the_oldest_first(operator: Operator) -> None:

@@ -1,4 +1,4 @@
-"""`zot daemon --replace` that comes to nothing: the daemon that was there goes on, or ends as it always does."""
+"""`zot daemon --replace` that fails: the old daemon continues, or ends as usual."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def curious(daemons: Daemons) -> Caller:
 
 
 async def told(caller: Caller) -> dict[str, object]:
-    """Return the next thing that it is told of the daemon."""
+    """Return the next notification of the daemon."""
     while not str((frame := await caller.read()).get("method")).startswith("daemon/"):
         pass
     return frame
@@ -140,6 +140,6 @@ async def test_a_successor_that_has_left_takes_nothing_over(daemons: Daemons) ->
 
 
 async def ended(daemon: Forked) -> tuple[int | None, str]:
-    """Return the exit code of a daemon that ends, and what it says until then."""
+    """Return the exit code and the remaining output of a daemon that ends."""
     _, said = await asyncio.to_thread(daemon.communicate)
     return daemon.returncode, said.decode()

@@ -1,4 +1,4 @@
-"""`zot doctor`: what is set up and what is missing, one line each, and whether the provider that is used works."""
+"""`zot doctor`: one line for each thing that is set up or missing, and whether the selected provider works."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = ["version", "python", "platform", "ZOT_HOME", "config.toml", "auth.json"
 
 
 class Doctor:
-    """What it said."""
+    """Its output."""
 
     def __init__(self, home: Path, *words: str, **env: str) -> None:
         done = forked.run(["doctor", "--json", *words], env=environment({"ZOT_HOME": str(home), **env}))
@@ -151,6 +151,20 @@ def test_a_key_on_the_command_line_is_warned_about(home: Path) -> None:
     assert doctor["--api-key"][0] == "warn"
     assert "every user of this machine can see it" in doctor["--api-key"][1]
     assert "sk-given" not in doctor.said
+
+
+@pytest.mark.parametrize(
+    ("rule", "status", "detail"),
+    [
+        ("bash=ask", "ok", "1 rule"),
+        ("bsh=ask", "fail", "no tool is named 'bsh'; did you mean bash?"),
+        ("search=ask", "warn", "zot has no tool 'search'"),
+    ],
+)
+def test_rules_are_checked_for_the_names_of_tools(home: Path, rule: str, status: str, detail: str) -> None:
+    found = Doctor(home, "--offline", "--policy", rule)["policy"]
+    assert found[0] == status
+    assert found[1].startswith(detail)
 
 
 def test_wrong_files_are_reported(home: Path) -> None:

@@ -397,7 +397,7 @@ def test_a_log_is_read_and_followed_into_the_next_file(ext: Ext) -> None:
 
 
 def followed(process: subprocess.Popen[bytes], end: bytes) -> bool:
-    """Tell if what it writes comes to ``end``; waits for it."""
+    """Wait until its output contains ``end``; True if it does."""
     assert process.stdout is not None
     said, deadline = b"", time.monotonic() + PATIENCE_S
     while not said.endswith(end):

@@ -295,7 +295,7 @@ def test_an_interrupt_ends_the_extension_too(shell: Ext, command: str, told: byt
 
 
 def until(process: subprocess.Popen[bytes], end: bytes, descriptor: int | None = None) -> bytes:
-    """Return what it says until it has said ``end``."""
+    """Return its output up to ``end``."""
     assert process.stdout is not None
     said, deadline = b"", time.monotonic() + PATIENCE_S
     while end not in said:

@@ -72,6 +72,7 @@ VALUES = (
     Mistake(f"-p hi {LAB} --reasoning much", "--reasoning much: must be one of off, low, medium, high", 2),
     Mistake(f"-p hi {LAB} --policy bash", "--policy bash: 'bash' is not a rule; write TOOL[:PATTERN]=allow, =deny or "
             "=ask, such as 'bash=ask'", 2),
+    Mistake(f"-p hi {LAB} --policy bsh=ask", "policy: no tool is named 'bsh'; did you mean bash?", 1),
     Mistake(f"-p hi {LAB} --tools raed", "unknown tool 'raed'; known: bash, edit, read, skill, write; "
             "did you mean read?", 1),
     Mistake(f"-p hi {LAB} --approval-timeout 0", "--approval-timeout 0: must be above 0 and at most 31622400", 2),
@@ -109,6 +110,7 @@ COMMANDS = (
     Mistake("login", f"name a provider: zot login PROVIDER; known: {WITH_KEYS}", 2),
     Mistake("login antropic", f"unknown provider; use zot login and one of these: {WITH_KEYS}; did you mean anthropic?",
             2),
+    Mistake("login lab", "lab needs no key: use --provider lab", 2),
     Mistake("login anthropic --no-probe", "no key was given; nothing was stored", 1),
     Mistake("logout openai", "nothing is stored for openai in $HOME/.local/state/zot/auth.json", 1),
     Mistake("sessions", "zot sessions needs a subcommand: list, show, search, export, import, move, fork, rewind, "

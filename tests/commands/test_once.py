@@ -26,7 +26,7 @@ def start(cwd: Path, *argv: str, **popen: Any) -> subprocess.Popen[bytes]:
 
 
 def ask(cwd: Path, *argv: str, typed: bytes | None = b"") -> tuple[str, str, int]:
-    """Run to the end and return what it wrote to its two outputs, and its exit code. None is the null device."""
+    """Run to the end; return both outputs and the exit code. None is the null device."""
     if typed is None:
         process = start(cwd, *argv)
         out, err = process.communicate(timeout=PATIENCE_S)
@@ -223,7 +223,7 @@ def test_a_second_signal_is_a_failure(tmp_path: Path, how: str, numbers: tuple[s
 
 
 def test_the_model_is_not_read_while_the_output_is_not_read(tmp_path: Path) -> None:
-    # So much that a process which handles the signal late, on a busy machine, is not through with it.
+    # Large, so that a process which handles the signal late, on a busy machine, has not written all of it.
     process = start(tmp_path, "--json", "!flood 1500000")
     assert process.stdout is not None
     begun = b""

@@ -1,4 +1,4 @@
-"""`zot sessions`: looking at what is kept, and tidying up."""
+"""`zot sessions`: list, show and clean up recorded sessions."""
 
 from __future__ import annotations
 
@@ -415,7 +415,7 @@ def test_rows_of_an_unknown_kind_are_never_taken_for_damage(shell: Shell) -> Non
 def test_a_backup_is_a_whole_journal_taken_while_sessions_are_written(shell: Shell) -> None:
     shell.ask("!echo Yes", "--session", "s")
     with closing(sqlite3.connect(shell.home / "journal.db")) as connection:
-        connection.execute("BEGIN IMMEDIATE")  # somebody writes all the while
+        connection.execute("BEGIN IMMEDIATE")  # another connection holds the write lock
         connection.execute("UPDATE sessions SET title = 'half done'")
         out, err, code = shell.sessions("backup", "copy.db")
         connection.execute("ROLLBACK")
@@ -428,7 +428,7 @@ def test_a_backup_is_a_whole_journal_taken_while_sessions_are_written(shell: She
     told = "zot: copy.db exists, and a backup overwrites nothing: choose another name, or remove it\n"
     assert shell.sessions("backup", "copy.db") == ("", told, 1)
     assert copy.read_bytes() == before
-    # Put in place of the journal, it says what is missing since.
+    # Put in place of the journal, it lacks the rows written since.
     for file in shell.home.iterdir():
         file.unlink()
     copy.rename(shell.home / "journal.db")

@@ -20,7 +20,7 @@ IMAGE = base64.b64encode(b"not really a picture" * 100).decode()
 
 @pytest.fixture
 def other(tmp_path: Path, fork_server: ForkServer) -> Shell:
-    """Somebody else's shell, on another machine."""
+    """Another user's shell, on another machine."""
     directory = tmp_path / "other"
     directory.mkdir()
     return Shell(directory, fork_server)
@@ -123,7 +123,7 @@ def test_a_wrong_file_is_refused_with_its_line_and_leaves_no_trace(shell: Shell,
 
 
 def test_a_session_is_moved_in_little_memory_however_long_it_is(shell: Shell, other: Shell) -> None:
-    """Of some 40 MB of rows whoever held all would be seen."""
+    """The rows take some 40 MB, so holding all of them in memory would show."""
     shell.ask("!echo Yes", "--session", "s")
     head, *_ = shell.sessions("export", "s").out.encode().split(b"\n")[:-1]
     delta = b'{"type":"event","seq":%d,"run":1,"event":{"type":"text_delta","delta":"%s"}}\n'

@@ -29,6 +29,13 @@ def test_a_conversation_continues_wherever_the_database_is(shell: Shell, databas
     assert shell.run("-p", "!env", *LAB, "--session", "env").out.count("ZOT_STORE") == 0
 
 
+def test_a_prompt_fails_if_the_store_that_it_names_cannot_be_used(shell: Shell) -> None:
+    (shell.cwd / "file").touch()
+    said = shell.run("-p", "!echo hi", *LAB, "--store", "file/journal.db")
+    assert (said.out, said.code) == ("", 1)
+    assert "file/journal.db" in said.err
+
+
 def test_a_host_answers_once_for_each_key(shell: Shell, database: str) -> None:
     request = {
         "request_id": "r1", "session_id": "chat", "prompt": "!echo once | tee -a said", "agent": "default",

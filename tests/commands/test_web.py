@@ -55,7 +55,7 @@ def opened_terminal() -> Iterator[tuple[int, int]]:
 
 
 def read_all(screen: int) -> str:
-    """Return what was written to a terminal whose other end is closed."""
+    """Return the output on a terminal whose other end is closed."""
     said = b""
     with suppress(OSError):  # Linux reports the end as an error.
         while data := os.read(screen, 65536):

@@ -1,4 +1,4 @@
-"""The skill that teaches to write an extension: what it shows works, and speaks of every frame there is."""
+"""The skill that teaches writing an extension: its examples work, and it covers every frame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files, environment and flags become one Config, and what is wrong is said with its place."""
+"""Files, environment and flags become one Config; errors name the place of the setting."""
 
 from __future__ import annotations
 
@@ -272,9 +272,29 @@ def test_no_key_of_any_provider_reaches_a_tool(name: str) -> None:
 
 
 def test_a_rule_about_an_unknown_tool_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
-    config = Config(provider="lab", policy=("Bash=deny", "*=ask", "bash=deny"), env={})
+    rules = ("search=deny", "*=ask", "bash=deny", "mcp__files__write=ask", "find_tools=allow")
+    open_unrecorded(OpenRequest(config=Config(provider="lab", policy=rules, env={})), SharedResources())
+    assert caplog.messages == [
+        "policy: zot has no tool 'search', so the rule applies only if an extension adds it; "
+        "zot has bash, edit, read, skill, write"
+    ]
+
+
+@pytest.mark.parametrize("tool", ["Bash", "bsh", "bahs", "bassh", "bush"])
+def test_a_rule_about_a_misspelt_tool_is_refused_unless_an_extension_may_have_it(
+    tool: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = Config(provider="lab", policy=(f"{tool}=ask",), env={"ZOT_HOME": str(tmp_path)})
+    with pytest.raises(ConfigError, match=f"no tool is named '{tool}'; did you mean bash\\?"):
+        open_unrecorded(OpenRequest(config=config), SharedResources())
+    (tmp_path / "extensions").mkdir()
     open_unrecorded(OpenRequest(config=config), SharedResources())
-    assert caplog.messages == ["policy: no tool of zot is named 'Bash'; its own are bash, edit, read, skill, write"]
+    assert caplog.messages[0].endswith("did you mean bash?")
+
+
+@pytest.mark.parametrize("tool", ["reader", "edit_file", "webread", "skill_list", "rewrite"])
+def test_a_rule_about_the_tool_of_an_extension_is_accepted(tool: str) -> None:
+    open_unrecorded(OpenRequest(config=Config(provider="lab", policy=(f"{tool}=ask",), env={})), SharedResources())
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Where a key comes from: which place wins, what is refused, and what is said when there is none."""
+"""Sources of a key: their order, refused files, and the error without a key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flags: what a command line says, and what is wrong with it."""
+"""Flags: parsing of command lines, and errors."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_a_file_in_a_directory_that_others_can_change_is_ignored(store: TrustSto
     home.chmod(0o777)
     told = f"{home} can be changed by others, so zot does not rely on it; try: chmod go-w {home}"
     refused(store, code, told)
-    home.chmod(0o1777)  # there nobody replaces what is not theirs
+    home.chmod(0o1777)  # sticky: no user replaces files of another
     store.trust(str(code))
     assert store.is_trusted(str(code))
 

@@ -168,5 +168,5 @@ def test_a_very_deep_directory_is_accepted(tmp_path: Path) -> None:
         assert fingerprint(str(tmp_path)) != empty
     finally:
         (ways[-1] / "file").unlink()
-        for way in reversed(ways):  # too deep for what tidies up behind us
+        for way in reversed(ways):  # too deep for the clean-up of pytest
             way.rmdir()

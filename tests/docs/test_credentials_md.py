@@ -1,4 +1,4 @@
-"""reference/credentials.md: its command lines print what it shows, and it has every provider and flag."""
+"""reference/credentials.md: its command lines print the output shown, and it lists every provider and flag."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ async def introduced(daemon: Running) -> Caller:
 
 
 async def logged(daemon: Running) -> Caller:
-    """Somebody has the configuration read again as soon as the log is subscribed to."""
+    """Another client reloads the configuration as soon as the log is subscribed to."""
     caller, other = await daemon.caller(), await daemon.caller()
     logging.getLogger("zot").addHandler(daemon.daemon.log_feed)
 
@@ -42,6 +42,20 @@ async def logged(daemon: Running) -> Caller:
         await other.get("config/reload")
 
     caller.keeps.append(asyncio.create_task(reload()))
+    return caller
+
+
+async def watched(daemon: Running) -> Caller:
+    """Another client prompts as soon as the sessions are watched, and its prompt waits for an approval."""
+    caller, other = await daemon.caller(), await daemon.caller()
+    await other.get("session/new", agentAlias="default", sessionId="s1")
+
+    async def prompt() -> None:
+        while not daemon.daemon.sessions.watchers:
+            await other.get("status")
+        other.call("session/prompt", sessionId="s1", prompt=ASKING)
+
+    caller.keeps.append(asyncio.create_task(prompt()))
     return caller
 
 
@@ -55,13 +69,13 @@ async def prompted(daemon: Running) -> Caller:
 
 
 async def asked(daemon: Running) -> Caller:
-    """Somebody else's prompt waits for a person."""
+    """Another client's prompt waits for an approval."""
     await (await prompted(daemon)).until(type="approval_request")
     return await daemon.caller()
 
 
 async def speaking(daemon: Running) -> Caller:
-    """Somebody else's prompt has said one word."""
+    """Another client's prompt has streamed one word."""
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s1")
     caller.call("session/prompt", sessionId="s1", prompt="!script say Hello ;; stall")
@@ -69,7 +83,7 @@ async def speaking(daemon: Running) -> Caller:
     return await daemon.stranger()
 
 
-PREPARED: list[Prepare] = [nothing, nothing, introduced, logged, prompted, asked, speaking]
+PREPARED: list[Prepare] = [nothing, nothing, introduced, watched, logged, prompted, asked, speaking]
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))

@@ -24,7 +24,7 @@ from zot.serve.daemon.daemon import MAX_CLIENTS
 from zot.session.queue import MAX_QUEUE
 from zot.wire import daemon, host, jsonrpc, updates
 from zot.wire.daemon import METHODS, OPERATOR, Method
-from zot.wire.daemon_types import LogEvent
+from zot.wire.daemon_types import Changed, LogEvent
 from zot.wire.lines import MAX_LINE_BYTES
 
 from .markdown import Block, blocks
@@ -53,7 +53,7 @@ def row(method: Method) -> str:
 
 
 def fields(kind: type[msgspec.Struct], may_be_missing: Callable[[FieldInfo], bool]) -> str:
-    """Return the names of the fields, with a question mark behind those that may be missing."""
+    """Return the names of the fields, with a question mark after optional ones."""
     if issubclass(kind, host.Request):
         return "as in [host](host.md), `ageMs?`, `ahead?`"
     found = msgspec.structs.fields(kind)
@@ -132,6 +132,8 @@ def check_answer(text: str, asked: dict[str, Method]) -> None:
             check(UPDATES[name], rest, text)
         case {"method": "logs/event", "params": given}:
             check(LogEvent, given, text)
+        case {"method": "sessions/changed", "params": given}:
+            check(Changed, given, text)
         case {"result": result, "id": frame_id}:
             check(asked[str(frame_id)].result, result, text)
         case {"error": {"code": code, "message": _}}:

@@ -72,7 +72,7 @@ def blocked(happenings: list[PeerEvent]) -> str:
 
 
 def told(peer: ExtensionPeer, frame: wire.AnyToExtension, happenings: list[PeerEvent]) -> bytes:
-    """Let zot do what makes it say such a frame, and return what it says."""
+    """Make zot send such a frame, and return it."""
     match frame:
         case wire.HelloAck():
             [reply] = [happening.reply for happening in happenings if isinstance(happening, Greeted)]

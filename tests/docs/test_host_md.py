@@ -1,4 +1,4 @@
-"""docs/reference/host.md says what is so: its example, and every flag, field, code and type."""
+"""docs/reference/host.md is true: its example, and every flag, field, code and type."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Started:
         return int(self._pids.read_text())
 
     def end(self) -> tuple[int, str, str]:
-        """Wait for it; return its exit code, and what it wrote to standard output and error. No zot may be left."""
+        """Wait for it; return its exit code, standard output and standard error. No zot may be left."""
         try:
             out, errors = self.process.communicate(timeout=PATIENCE_S)
         finally:
@@ -300,11 +300,11 @@ def test_the_demonstration_has_colours_in_a_terminal_unless_they_are_not_wanted(
 def _read_terminal(terminal: int) -> bytes:
     try:
         return os.read(terminal, 4096)
-    except OSError:  # how a terminal says that nobody writes to it any more
+    except OSError:  # how a terminal reports that no process writes to it any more
         return b""
 
 
-# What happens where a program is missing.
+# Missing programs.
 
 
 def test_a_check_without_its_program_is_not_collected_but_named() -> None:

@@ -33,7 +33,7 @@ SORRY = "Sorry, I cannot answer right now.\n"
 
 
 def run(bridge: Command, directory: Path, message: str, *flags: str) -> tuple[int, str, str]:
-    """Give a bridge one message; return its exit code, and what it wrote."""
+    """Give a bridge one message; return its exit code and output."""
     zot = directory / "zot"
     zot.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m zot "$@"\n')
     zot.chmod(0o755)

@@ -1,4 +1,4 @@
-"""What a model is told of a tool, from its type hints and its docstring."""
+"""The description of a tool for the model, from its type hints and its docstring."""
 
 from __future__ import annotations
 

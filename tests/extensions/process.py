@@ -34,7 +34,7 @@ _Kind = TypeVar("_Kind", ToolAnswered, CommandAnswered, Decided, Settled, PeerEn
 
 
 class Running:
-    """An extension that runs. What happens is in `peer_events`, and what it wrote to standard error in `log`."""
+    """A running extension, with its peer's events in `peer_events` and its standard error in `log`."""
 
     def __init__(self, name: str, command: Sequence[str | Path], directory: Path, data_dir: Path | None = None) -> None:
         self._log = directory / ".test-stderr" if data_dir is None else data_dir / ".test-stderr"
@@ -45,7 +45,7 @@ class Running:
             )  # fmt: skip
         data = str(data_dir or directory)
         ack = wire.HelloAck(wire.PROTOCOL_VERSION, "0.1.0", "lab", "lab-1", str(directory), str(directory), data)
-        # How long an extension may take is not what is tried with a real one: the machine may be busy.
+        # Deadlines are not tested with a real extension: the machine may be busy.
         deadlines = ExtensionDeadlines(ready_s=PATIENCE_S, intercept_s=PATIENCE_S, shutdown_s=PATIENCE_S)
         self.peer = ExtensionPeer(name, ack, now=time.monotonic(), deadlines=deadlines)
         self.peer_events: list[PeerEvent] = []
@@ -95,7 +95,7 @@ class Running:
         raise Late(f"it did not happen, but {self.peer_events}; {self.log}")
 
     def pump(self) -> list[PeerEvent]:
-        """Wait for bytes or the next deadline, and act on what happens."""
+        """Wait for bytes or the next deadline, and process them."""
         assert self.process.stdout is not None
         due = self.peer.next_deadline()
         wait_s = PATIENCE_S if due is None else max(0.0, due - time.monotonic())
@@ -136,7 +136,7 @@ class Running:
 def running(
     directory: Path, data_dir: Path | None = None, *, name: str = "", command: Sequence[str] = ()
 ) -> Iterator[Running]:
-    """Start what the manifest of a directory says, or a command; leave nothing behind."""
+    """Start the program of a manifest, or a command; end all its processes."""
     if not command:
         manifest = load(str(directory))
         name, command = manifest.name, command_line(manifest, str(directory))

@@ -11,7 +11,7 @@ from zot.extensions.sources import RemoteCarrier
 
 
 class Remote:
-    """Says what the test wants, and answers by ``replies``: what it says to a frame of a type."""
+    """Sends the frames of the test, and answers each type of frame by ``replies``."""
 
     def __init__(self, **replies: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
         self.heard: list[dict[str, Any]] = []

@@ -49,7 +49,7 @@ for frame in frames():
 
 
 class Extension:
-    """A directory with an extension in it, and what it has heard."""
+    """A directory with an extension in it, and the frames it has received."""
 
     def __init__(self, place: Path, name: str, script: str, **manifest: Any) -> None:
         self.directory = place / name
@@ -99,7 +99,7 @@ class Stage(Subscriber):
         await self._deadline.__aexit__(*problem)
 
     async def prompt(self, script: str) -> list[dict[str, Any]]:
-        """Play ``script`` and return the events of that; without who was waited for, which is up to the machine."""
+        """Play ``script`` and return its events, without notices of slow extensions, which depend on the machine."""
         start = len(self.events)
         self.session.prompt(f"!script {script}")
         await self.session.worker.finish()

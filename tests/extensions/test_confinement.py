@@ -46,7 +46,7 @@ NO_BWRAP = (
 
 
 class Place:
-    """Directories side by side: of zot, of the session, of extensions, and one that is nobody's business."""
+    """Directories side by side: of zot, of the session, of extensions, and an unrelated one."""
 
     def __init__(self, top: Path) -> None:
         self.home, self.cwd, self.ext, self.outside = (top / name for name in ("zot", "cwd", "ext", "outside"))
@@ -54,7 +54,7 @@ class Place:
             directory.mkdir()
         (self.outside / "file").write_text("s3cret")
         (self.home / "auth.json").write_text("s3cret")
-        # What a version manager puts on the PATH: it would start programs that nobody named.
+        # A version manager's directory on the PATH: it would start programs that the manifest does not name.
         shim = top / "shims" / "python3"
         shim.write_text("#!/bin/sh\nexec sort\n")
         shim.chmod(0o755)

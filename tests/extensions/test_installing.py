@@ -1,4 +1,4 @@
-"""Installing, given up at any moment: what is there is whole, or nothing."""
+"""Installing, interrupted at any moment, leaves a whole extension or none."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_an_install_aborted_at_any_step_leaves_nothing(tmp_path: Path) -> 
 
 
 async def is_done(source: Path, home: Path, processes: Processes, *, after: int) -> bool:
-    """Give up after so many steps; True if it was done by then."""
+    """Interrupt after this many steps; True if it was done by then."""
     installing = asyncio.ensure_future(install(str(source), str(home), processes=processes, env={}))
     for _ in range(after + 1):
         await asyncio.sleep(0)

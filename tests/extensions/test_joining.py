@@ -129,7 +129,7 @@ async def test_a_disconnected_guard_blocks_until_it_reconnects(tmp_path: Path) -
         others = Remote()
         other = manager_of(extensions).join(
             "other", others.link
-        )  # It cleans up behind those that have gone, but not this.
+        )  # It removes files of ended processes, but not this one.
         await others.says(hello("other"), READY)
         await other.settled()
         assert (await extensions.tool_called(CALL, {})).refusal == gone

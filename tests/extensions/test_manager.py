@@ -353,7 +353,7 @@ async def test_a_fast_panel_shows_its_newest_content(tmp_path: Path) -> None:
     assert "panel updates merged" in stage.log("menu")
 
 
-# What goes wrong costs the extension, and nobody else.
+# A failure affects the extension alone.
 
 SILENT_GUARD = interceptor("tool_call", then="time.sleep(60)", on_failure="block")
 

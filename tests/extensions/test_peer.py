@@ -220,7 +220,7 @@ def test_registrations_are_bounded_in_number_and_size() -> None:
     assert last == [ProtocolViolation("register_tool: more than 1048576 bytes of registrations", notice=True)]
 
 
-# What it is asked.
+# Questions to the extension.
 
 
 def test_a_tool_is_called_and_answers() -> None:
@@ -575,7 +575,7 @@ def test_a_guard_that_does_not_subscribe_as_promised_blocks() -> None:
     assert decision.block
 
 
-# What it hears and shows.
+# Events for the extension, and its panels.
 
 
 def test_it_gets_its_subscribed_events_and_none_after_shutdown() -> None:

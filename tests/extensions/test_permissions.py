@@ -77,11 +77,11 @@ def test_a_wrong_scope_is_named_with_its_file_and_field(permissions: object, pro
     assert str(refused.value) == f"there/extension.json: {problem}"
 
 
-# What zot holds it to: what it registers, hears, decides about and shows.
+# The limits that zot enforces: registrations, events, decisions and panels.
 
 
 def talk(permissions: dict[str, Any] | None, *frames: dict[str, Any], **options: Any) -> list[PeerEvent]:
-    """Return what comes of ``frames`` after hello."""
+    """Return the peer's events for ``frames`` after hello."""
     return begun(permissions, **options).says(*frames)
 
 

@@ -1,4 +1,4 @@
-"""A single prompt that begins with a slash: the command of an extension, or else what it says."""
+"""A single prompt that begins with a slash: an extension's command, or else plain text."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Asked:
         return manager_of(self._stage.session.agent.extensions).join(name, remote.link)
 
     async def run(self, prompt: str) -> str:
-        """Return what is written for a prompt; an error, too."""
+        """Return the output for a prompt, errors included."""
         problem = ""
         try:
             await self._once.run(prompt)

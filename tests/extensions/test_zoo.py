@@ -1,4 +1,4 @@
-"""Bad extensions: each costs itself, is explained, and leaves no process and nobody waiting."""
+"""Bad extensions: each fails alone, with an explanation, and leaves no process and no blocked caller."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_a_bad_extension_costs_only_itself(tmp_path: Path, kind: str) -> N
         explained = explained.replace("within 2 s", f"within {hello_s} s")
     deadlines = {"hello": hello_s, "tool": tool_s, "shutdown": 0.2, "terminate": 0.2}
     async with Stage(tmp_path, bad, good, env=env, ext_deadlines=deadlines) as stage:
-        await stage.session.commands()  # Whoever is slow to start on a busy machine is waited for here.
+        await stage.session.commands()  # Waits for extensions that start slowly on a busy machine.
         await stage.until_offered("lookup")
         if result:
             await stage.until_offered("bad")

@@ -67,7 +67,7 @@ async def test_message_counts_of_another_version_are_corrected_when_the_session_
     await journal.writing(miscount)
     assert await shown() == [0]
     record, _ = await journal.resume("a")
-    await tell(journal, "a", HI)  # Somebody else, who has not seen what was said before.
+    await tell(journal, "a", HI)  # Another process, which has not seen the earlier rows.
     await record.begin()
     assert await shown() == [4]
     record.append([MessagesReplaced(0, 3, ()), HELLO], run=3)
@@ -295,7 +295,7 @@ async def test_closing_early_writes_pending_rows_first(journal: Journal) -> None
     await one.begin()
     one.append([Done()], run=1)
     one.end()
-    # In order behind the append, and behind the end.
+    # Queued after the append, and after the end.
     assert list((await other.begin()).rows) == [(1, Done())]
     other.end()
 
@@ -311,7 +311,7 @@ async def test_the_run_marker_is_removed_with_the_end_of_the_run_and_not_before(
     assert await marked() == ["a"]
     record.append([HELLO, Done()], run=2, ends=True)
     await record.settled()
-    assert await marked() == []  # Whoever dies now has left nothing behind.
+    assert await marked() == []  # A process that dies now has left nothing to recover.
     record.end()
     await record.begin()
     assert await marked() == ["a"]
@@ -350,7 +350,7 @@ async def test_a_cancelled_begin_leaves_no_lease(journal: Journal) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        # Behind it in the writer's queue.
+        # After it in the writer's queue.
         await journal.rename("a", "x")
         assert journal.leases.held == frozenset()
 
@@ -441,7 +441,7 @@ async def test_a_wait_does_not_exceed_its_timeout(tmp_path: Path) -> None:
     release.set()
     await asyncio.wrap_future(sleeping)
     record.end()
-    # What was on its way has arrived all the same; whoever comes next sees it.
+    # Rows on their way have arrived nevertheless; the next process sees them.
     assert list((await other.begin()).rows) == [(1, Done())]
     await journal.close()
 
@@ -631,7 +631,7 @@ async def test_a_session_entry_nested_too_deeply_is_reported_as_damage(journal: 
         await journal.find("a")
 
 
-# What it costs those who do not use it.
+# Costs for sessions that do not use it.
 
 
 def test_the_database_is_loaded_only_with_the_journal() -> None:

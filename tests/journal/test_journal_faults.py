@@ -1,4 +1,4 @@
-"""What happens to a journal: processes are killed, disks fill up, bytes change. What was safe is there."""
+"""A journal survives killed processes, full disks and changed bytes: rows reported safe are still there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ from zot.journal.journal import Journal
 from zot.journal.lease import mark_damaged
 from zot.journal.queries import put
 from zot.journal.repair import check_contents, check_file
-from zot.journal.writer import Writer
 from zot.messages import CallBlock, ImageBlock, Message, ResultBlock, TextBlock
 from zot.session.recovery import Interrupted, inspect
 from zot.store import Change, MessageAdded, MessagesReplaced, Row, SettingsChanged
@@ -60,7 +59,7 @@ async def test_committed_rows_survive_a_kill_at_every_append(tmp_path: Path) -> 
     rows = await record.read(0, 1_000_000)
     assert rows == [(seq, TextDelta(f"{seq}")) for seq in range(1, len(rows) + 1)]
     assert len(rows) >= max(numbers)
-    # No number was given twice to rows that anybody heard of.
+    # No number was given twice to rows that any subscriber has received.
     assert numbers == sorted(set(numbers))
     assert (record.epoch, (await journal.reading(check_contents)).problems) == (1, ())
     await journal.close()
@@ -158,15 +157,14 @@ async def test_a_locked_file_is_an_error_in_time(tmp_path: Path, monkeypatch: py
     await journal.close()
 
 
-async def test_the_end_of_the_writer_ends_every_wait(tmp_path: Path) -> None:
+async def test_the_end_of_the_writer_ends_every_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stumble(safe: Mapping[int, int]) -> None:
         raise ZeroDivisionError("a bug")
 
     journal = await Journal.open(tmp_path / "journal.db")
     record = await journal.record("a")
     await record.begin()
-    journal.writer.close(within_s=PATIENCE_S)
-    journal.writer = Writer(journal.path, schema.connect(journal.path), mark=stumble)
+    monkeypatch.setattr(journal.leases, "mark", stumble)
     record.append([Done()], run=1)
     async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(StoreFailed, match=r"cannot be written to \(a bug\): restart zot"):
@@ -331,7 +329,7 @@ async def check_damaged(path: Path, everything: dict[str, list[tuple[int, Row]]]
         strangers = [(seq, row) for seq, row in after if row != originals.get(seq) and not is_note(row)]
         assert strangers == [], what
         if gone and not journal.notices:
-            # A page that lies about what it has; nobody can see that who reads the rows that are there.
+            # A page with a false count; readers of the other rows cannot notice that.
             assert any(
                 "missing" in problem or "the file" in problem
                 for problem in (await journal.reading(check_contents)).problems
@@ -347,7 +345,7 @@ async def check_damaged(path: Path, everything: dict[str, list[tuple[int, Row]]]
             try:
                 await record.begin()
             except JournalDamaged:
-                # Where nobody reads, but somebody writes. It is remembered: whoever comes next repairs it.
+                # A place that is written, not read. It is remembered: the next process repairs it.
                 await journal.close()
                 journal = await Journal.open(path)
                 record, _ = await journal.resume(session_id)
@@ -359,7 +357,7 @@ async def check_damaged(path: Path, everything: dict[str, list[tuple[int, Row]]]
         assert repaired(transcript.messages) == list(transcript.messages), what
     report = await journal.reading(check_contents)
     if any("the file" in problem for problem in report.problems):
-        # Where nobody has looked yet; now somebody has.
+        # A place that was not read so far; now it was.
         await journal.salvage(JournalDamaged(report.problems[0]))
         report = await journal.reading(check_contents)
     assert [problem for problem in report.problems if "the file" in problem or "cannot be read" in problem] == [], what
@@ -556,7 +554,7 @@ async def test_a_file_in_use_is_not_replaced(tmp_path: Path) -> None:
         await journal.salvage(JournalDamaged("a page is damaged"))
     record.end()
     await journal.salvage(JournalDamaged("a page is damaged"))
-    # Whoever had it open goes on with the new file.
+    # Processes that had it open continue with the new file.
     await record.begin()
     record.append([Done()], run=99)
     await record.settled()

@@ -1,4 +1,4 @@
-"""The portable form of a session: what was written yesterday is read, and whatever is wrong is named with its line."""
+"""The portable form of a session: files of older versions are read, and errors name the line."""
 
 from __future__ import annotations
 

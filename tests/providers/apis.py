@@ -57,7 +57,7 @@ class _ChatWords:
 
 
 class Spoken(msgspec.Struct, frozen=True):
-    """An API as lab speaks it, and what is wrong with a request to it."""
+    """An API as lab serves it, and a validator of its requests."""
 
     words: Words
     at: Callable[..., Api]

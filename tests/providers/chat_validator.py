@@ -1,4 +1,4 @@
-"""What servers of Chat Completions refuse, as far as anybody found out: the strictest of them, all at once."""
+"""Requests that servers of Chat Completions refuse, as far as known: the rules of the strictest ones combined."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ PRICED = Model("lab-1", "lab", 200_000, 64_000, reasoning=True, price=Price(3.0,
 
 
 class Conversation:
-    """What is said to lab, what it was asked, how it failed, and which tools were run."""
+    """A conversation with lab: its requests, its failures, and the tools that ran."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What the Gemini API refuses, as far as anybody found out. Stricter than the API where it is vague."""
+"""Requests that the Gemini API refuses, as far as known. Stricter than the API where it is vague."""
 
 from __future__ import annotations
 

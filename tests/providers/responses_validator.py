@@ -1,4 +1,4 @@
-"""What the OpenAI Responses API refuses, as far as anybody found out. Stricter than the API where it is vague."""
+"""Requests that the OpenAI Responses API refuses, as far as known. Stricter than the API where it is vague."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _input(items: Any) -> Iterator[str]:
 
 
 def _pairing(items: list[Object]) -> Iterator[str]:
-    """Every call has one result, behind it and before anybody speaks; every result has its call."""
+    """Every call has one result, after it and before the next message; every result has its call."""
     waiting: list[str] = []
     calls = Counter(item.get("call_id") for item in items if item.get("type") == "function_call")
     yield from (f"{call_id!r} was called {times} times" for call_id, times in calls.items() if times > 1)

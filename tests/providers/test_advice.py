@@ -1,4 +1,4 @@
-"""Whatever goes wrong with a model service, a person is told what to do."""
+"""Every failure of a model service comes with advice for the user."""
 
 from __future__ import annotations
 

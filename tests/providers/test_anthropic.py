@@ -40,7 +40,7 @@ def outcome(pieces: Iterable[bytes]) -> Outcome:
 
 
 def nested(depth: int) -> str:
-    """An object with so many levels, itself included."""
+    """Return an object with this many levels, itself included."""
     return '{"a":' + "[" * (depth - 1) + "]" * (depth - 1) + "}"
 
 

@@ -108,7 +108,7 @@ class Conversation:
 
 @cache
 def _problems(find: Callable[[bytes], list[str]], body: bytes) -> list[str]:
-    """Return what is wrong with a request. Until the trouble, each conversation is the one before it again."""
+    """Return the error in a request. Until the fault, each conversation extends the previous one."""
     return find(body)
 
 
@@ -224,7 +224,7 @@ async def test_an_abort_at_any_turn_of_the_event_loop_leaves_a_conversation_that
 
 
 async def _disturbed(conversation: Conversation, turns: int) -> bool:
-    """Have the conversation and abort it after so many turns of the loop. False if it was over before that."""
+    """Have the conversation and abort it after this many turns of the loop. False if it was over before that."""
     loop = asyncio.get_running_loop()
 
     def count(left: int) -> None:

@@ -223,7 +223,7 @@ def render(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_script_keeps_valid_and_useful_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not what is retired, draws pictures, or has no window or price; and no tier beyond the window."""
+    """No retired models, image models, or models without a window or price; and no tier beyond the window."""
     models = {model["id"]: model for model in render(monkeypatch)["anthropic"]}
     assert models["claude-sonnet-4-5"]["price"] == {"input": 3.0, "output": 15.0}
     assert models["claude-opus-4-1"]["price"] is None

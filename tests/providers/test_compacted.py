@@ -1,4 +1,4 @@
-"""Whatever a conversation was, and whenever it is made shorter: every service accepts what is then sent."""
+"""Every service accepts any compacted conversation, whenever it was compacted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from zot.tools.base import Output, ToolContext
 
 
 class Recording:
-    """lab, and what it was asked."""
+    """lab, and the requests it received."""
 
     def __init__(self) -> None:
         self._lab = LabTransport(demo())
@@ -94,7 +94,7 @@ def test_every_request_is_accepted(name: ApiName, parts: list[Part], limit: int)
 
 
 async def converse(api: Api, messages: list[Message], limit: int) -> list[bytes]:
-    """Go on with a conversation for which room is made from ``limit`` tokens on; return what was asked."""
+    """Continue a conversation that is compacted from ``limit`` tokens on; return the requests."""
 
     async def look(args: dict[str, Any], context: ToolContext) -> Output:
         return (TextBlock("." * 3000),)

@@ -21,7 +21,7 @@ async def test_a_slow_reader_slows_the_server_down() -> None:
     answer = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size + bytes(size)
     async with serving(answering(answer, OK)) as server, networked() as transport:
         response = await post(transport, server.url())
-        for _ in range(2000):  # time for the network to bring everything, if somebody took it
+        for _ in range(2000):  # time for the network to deliver everything, if there were a reader
             await asyncio.sleep(0)
         unsent = server.peers[0].writer.transport.get_write_buffer_size()
         assert unsent > size - PAUSE_BYTES - KERNEL_BYTES

@@ -12,7 +12,7 @@ from zot.providers.base import EncodedMessages, ModelRequest
 
 
 class Encoder:
-    """Encodes a message as its text behind the role that was open, and remembers that it did."""
+    """Encodes a message as its text after the role that was open, and counts its calls."""
 
     def __init__(self) -> None:
         self.encoded: list[str] = []
@@ -81,7 +81,7 @@ def test_the_encoding_always_equals_a_fresh_one(talks: list[list[int]]) -> None:
 
 
 async def test_each_request_of_a_long_conversation_encodes_only_new_messages() -> None:
-    """Count what is looked at: the blocks of a message are, when it is encoded."""
+    """Count the messages whose blocks are read: encoding a message reads them."""
     looked: list[str] = []
 
     class Watched(TextBlock, tag="text", frozen=True, gc=False):

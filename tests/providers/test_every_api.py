@@ -1,4 +1,4 @@
-"""The same conversation through each API: the same events, the same cost, the same faults, and it always goes on."""
+"""The same conversation through each API: the same events, cost and faults, and it always continues."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ SAME = ["!tools", *(scene for scene in SCENES if not any(word in scene for word 
 @pytest.mark.parametrize("prompt", SAME)
 @pytest.mark.parametrize("api", OTHERS)
 async def test_a_conversation_is_the_same_and_costs_the_same(api: ApiName, prompt: str) -> None:
-    """To the cent: what was counted and what it costs is part of the events."""
+    """To the cent: usage and cost are part of the events."""
     ours, theirs = Conversation(api), Conversation(FIRST)
     for said in (prompt, "!usage 1200 34 560 0"):
         assert told(await ours.say(said)) == told(await theirs.say(said))
@@ -168,7 +168,7 @@ async def test_a_conversation_is_the_same_and_costs_the_same(api: ApiName, promp
 
 @pytest.mark.parametrize("api", APIS)
 async def test_reported_usage_is_charged(api: ApiName) -> None:
-    """Gemini does not tell what it wrote to its cache: that is input, and so are its prices."""
+    """Gemini does not report tokens written to its cache: they count as input, and so do their prices."""
     events = await Conversation(api).say("!usage 1000000 100000 2000000 1000000")
     [usage] = [event for event in events if isinstance(event, Usage)]
     written = 0 if api == "gemini" else 1_000_000

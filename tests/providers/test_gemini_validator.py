@@ -1,4 +1,4 @@
-"""The validator of Gemini requests takes what is right and finds what is wrong."""
+"""The validator of Gemini requests accepts valid requests and finds errors."""
 
 from __future__ import annotations
 

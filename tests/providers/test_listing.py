@@ -1,4 +1,4 @@
-"""Which models a service says it serves: how each is asked, what is understood, and what is said when it fails."""
+"""The models that a service reports: the request to each, the decoded list, and the errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalogue: what there is, what it costs, and where its key comes from."""
+"""The catalogue of models: names, prices, and the source of the key."""
 
 from __future__ import annotations
 

@@ -478,7 +478,7 @@ def test_sent_messages_stay_byte_equal(vendor: str) -> None:
     for count in range(1, len(conversation) + 1):
         body = asked.request(ask(*conversation[:count], encoded=encoded), "k").body
         assert body == asked.request(ask(*conversation[:count]), "k").body
-        # All but what the user said last, and may go on to say.
+        # All but the user's last message, which may continue.
         messages = json.loads(body)["messages"]
         assert messages[: len(before)] == before
         before = messages[:-1] if messages[-1]["role"] == "user" else messages

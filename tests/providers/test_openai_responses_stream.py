@@ -49,7 +49,7 @@ def called(call_id: str, name: str, *pieces: str) -> list[StreamEvent]:
 
 
 def nested(depth: int) -> str:
-    """An object with so many levels, itself included."""
+    """Return an object with this many levels, itself included."""
     return '{"a":' + "[" * (depth - 1) + "]" * (depth - 1) + "}"
 
 

@@ -1,4 +1,4 @@
-"""One API over a transport: what is tried again, how long we wait, and what is let go of."""
+"""One API over a transport: retries, deadlines, and released connections."""
 
 from __future__ import annotations
 

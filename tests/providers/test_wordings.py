@@ -1,4 +1,4 @@
-"""Who has no word for what is wrong says it in a sentence; and what only sounds like one stays a bad request."""
+"""Errors that services report only in a sentence are classified; similar sentences stay bad requests."""
 
 from __future__ import annotations
 

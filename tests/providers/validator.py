@@ -1,4 +1,4 @@
-"""What the Anthropic Messages API refuses, as far as anybody found out. Stricter than the API where it is vague."""
+"""Requests that the Anthropic Messages API refuses, as far as known. Stricter than the API where it is vague."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def problems(body: bytes) -> list[str]:
 
 
 def read_strictly(text: bytes) -> Object | str:
-    """Return the object that ``text`` is for the strictest reader; what is wrong with it if it is none."""
+    """Return the object that ``text`` is for the strictest reader, or the error in it."""
     try:
         value = json.loads(text.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant)
     except ValueError as problem:
@@ -74,9 +74,9 @@ def _top(request: Object) -> Iterator[str]:
 
 
 def _thinking(request: Object) -> Iterator[str]:
-    """With thinking, whatever the model did with tools since the user spoke must begin with a thought.
+    """With thinking, the model's tool use since the last user message must begin with a thought.
 
-    Text behind the results of the last message is not taken for a prompt: there the API is vague.
+    Text after the results of the last message is not taken for a prompt: there the API is vague.
     """
     opening: Object | None = None
     for message in reversed(request.get("messages") or ()):

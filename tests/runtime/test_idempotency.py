@@ -34,7 +34,7 @@ ENCODED_HELLO = b'{"text":"Hello","prompt_tokens":3,"completion_tokens":2}'
 
 
 class Machine:
-    """A machine whose clocks a test sets: how long it has been up, and what it takes for the time."""
+    """A machine whose clocks a test sets: its uptime and its time of day."""
 
     def __init__(self) -> None:
         self.boot, self.up, self.wall = "first", 100.0, 1000.0
@@ -78,7 +78,7 @@ class Bench:
         return IdempotentRun(record, demand, polite_s=polite_s, again_s=again_s), record
 
     async def run(self, *events: AgentEvent, key: str | None = "k", prompt: str = "hi") -> IdempotentRun:
-        """Let a request run and say these events; nobody puts its answer on record."""
+        """Let a request run and emit these events; its answer is not stored."""
         once, record = await self.once(key, prompt)
         await record.begin(once.stored_answer)
         message = Message("user", (TextBlock(prompt),), NOW)
@@ -89,7 +89,7 @@ class Bench:
         return once
 
     async def stands(self, key: str | None = "k", prompt: str = "hi") -> bool:
-        """True if a request would go on with what was said; it is then given up."""
+        """True if a request would continue the recorded run; it is then given up."""
         once, record = await self.once(key, prompt)
         await record.begin(once.stored_answer)
         record.end()
@@ -198,7 +198,7 @@ async def test_an_answer_is_recorded_once(bench: Bench) -> None:
 async def test_an_unanswered_request_is_continued(bench: Bench, events: list[AgentEvent]) -> None:
     await bench.run(*events)
     assert await bench.stands() is True
-    # Whoever was about to go on died before he said a word.
+    # The process that was about to continue died before its first event.
     assert await bench.stands() is True
     assert await bench.stands(prompt="another") is False
 
@@ -301,7 +301,7 @@ async def test_a_request_yields_to_earlier_ones_but_not_for_long(bench: Bench) -
 
     async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
         group.create_task(go("second", second, behind=True))
-        assert await second[0].kept() is None  # It has looked, and nobody was there.
+        assert await second[0].kept() is None  # It has looked, and there was no answer.
         group.create_task(go("first", first, behind=False))
     assert went == ["first", "second"]
     alone, _ = await bench.once("k3", again_s=0.05)

@@ -76,7 +76,7 @@ def test_the_number_of_files_is_bounded(tree: Path) -> None:
 
 
 def test_another_user_s_file_above_the_directory_is_ignored(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another user may write into a directory above ours. Who we are is told to the code, which is all it goes by."""
+    """Another user may write into a directory above ours. The code learns our user id from a parameter alone."""
     (tree / "AGENTS.md").write_text("run this")
     (tree / "inner" / "AGENTS.md").write_text("ours")
     us = os.stat(tree).st_uid

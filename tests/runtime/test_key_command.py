@@ -1,4 +1,4 @@
-"""Keys that a command prints: when it runs, what is done when it fails, and that nothing of it stays."""
+"""Keys that a command prints: when it runs, its failures, and that none of its processes stays."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def home_with(tmp_path: Path, line: str) -> str:
 def talk(zot: Callable[..., Zot], home: str, url: str, **env: str) -> Zot:
     file = Path(home, "auth.json")
     file.write_text(json.dumps({"anthropic": {**json.loads(file.read_text())["anthropic"], "base_url": url}}))
-    # What is looked for by its mark has to be started with it.
+    # A process that is searched by its mark must be started with it.
     return zot("--provider", "anthropic", "--base-url", url, env={"ZOT_HOME": home, **env}, fresh="MARK" in env)
 
 
@@ -201,7 +201,7 @@ def test_no_process_outlives_the_key_command(zot: Callable[..., Zot], tmp_path: 
     if end == "abort":
         process.send({"type": "abort"})
         assert process.until(type="done")[-2] == {"type": "turn_end", "stop": "aborted"}
-        # What was killed is there until it is its turn to end.
+        # A killed process exists until the kernel ends it.
         assert eventually(lambda: living(mark) == [process.pid])
     else:
         os.kill(process.pid, signal.SIGKILL)

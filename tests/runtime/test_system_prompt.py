@@ -1,4 +1,4 @@
-"""`zot prompt`: the system prompt as the model is told it."""
+"""`zot prompt`: the system prompt as the model receives it."""
 
 from __future__ import annotations
 

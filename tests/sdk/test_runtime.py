@@ -1,4 +1,4 @@
-"""The runtime in process: prompts in, events out, and nothing left behind."""
+"""The runtime in process: prompts in, events out, and no tasks or descriptors left."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ async def everything(stream: zot.Events) -> list[AgentEvent]:
 
 @pytest.mark.parametrize("text", ["!echo x", "!think", "!bash true", "!tools", "!refusal", "!cut"])
 async def test_a_run_leaves_nothing_for_the_garbage_collector(runtime: zot.Runtime, text: str) -> None:
-    await everything(runtime.prompt(text))  # What is made once may stay.
+    await everything(runtime.prompt(text))  # Objects made once may stay.
     with left_over() as found:
         await everything(runtime.prompt(text))
-        await asyncio.sleep(0)  # Whatever ends behind the last event.
+        await asyncio.sleep(0)  # For tasks that end after the last event.
     assert found == []
 
 

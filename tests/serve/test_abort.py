@@ -1,4 +1,4 @@
-"""An abort ends what runs, in every phase, at once and in order; what it interrupted leaves nothing running."""
+"""An abort ends the run in every phase, at once and in order, and leaves no process."""
 
 from __future__ import annotations
 

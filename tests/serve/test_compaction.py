@@ -14,7 +14,7 @@ FLAGS = ("--provider", "lab")
 
 
 def fill(process: Zot) -> list[list[Frame]]:
-    """Say so much that the fourth prompt takes about 7000 tokens; return what happened in each run."""
+    """Prompt until the fourth prompt takes about 7000 tokens; return the events of each run."""
     runs = []
     for tokens in (1000, 3000, 5000, 7000):
         lines = f'say "{"x" * 4000}" ;; usage input={tokens} output=1000'

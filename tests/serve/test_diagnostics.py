@@ -135,7 +135,7 @@ def test_an_unfinished_line_leaves_when_it_is_flushed() -> None:
 def test_at_exit_the_reader_gets_a_short_grace_period() -> None:
     with stream(pipes) as (reader, errors):
         errors.write("x" * 100_000 + "\n")
-        errors.drain(within_s=0.01)  # Returns although nobody reads.
+        errors.drain(within_s=0.01)  # Returns although the pipe has no reader.
         reading = threading.Thread(target=read_until, args=(reader, lambda said: said.endswith("\n")), daemon=True)
         reading.start()
         errors.drain(within_s=WITHIN_S)
@@ -192,7 +192,7 @@ def unread() -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def gone() -> Iterator[int]:
-    """Give a pipe that nobody reads."""
+    """Return a pipe that no process reads."""
     reading, writing = os.pipe()
     os.close(reading)
     try:

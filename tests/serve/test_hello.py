@@ -1,4 +1,4 @@
-"""The first words of a connection: who we are, what a client may switch on, and who may come in."""
+"""The greeting of a connection: our name and version, the features a client may enable, and refused clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When it ends: after its work, on a signal, or when nobody is there any more; and never with a child left behind."""
+"""The end of the process: after its work, on a signal, or without a client; and never with a child left running."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_signal_in_the_first_moments_ends_it_without_a_traceback(tmp_path: Pat
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
-# Nobody is there.
+# No client.
 
 
 def long_work(mark: str) -> str:
@@ -216,7 +216,7 @@ def test_it_ends_when_its_client_is_killed(tmp_path: Path) -> None:
 
 
 def test_it_ends_when_its_input_has_ended_and_its_parent_with_it(tmp_path: Path) -> None:
-    """Its output is still read, by somebody else, but who started it is gone: nobody will ever stop it."""
+    """Another process still reads its output, but its parent is gone: no process will ever stop it."""
     mark = marked()
     ours, theirs = os.pipe()
     parent = (

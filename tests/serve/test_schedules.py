@@ -90,7 +90,7 @@ async def hold(
             assert (reader.grammar.at is not At.IDLE) == session.worker.busy
     async with asyncio.timeout(PATIENCE_S):
         while session.worker.busy:
-            # What stalls must be ended; what does not gets time to go on to its end.
+            # A stalled run must be ended; any other gets time to finish.
             for _ in range(50):
                 await asyncio.sleep(0)
             session.abort()

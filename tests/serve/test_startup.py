@@ -1,4 +1,4 @@
-"""How it starts: what is wrong is said in one line before anything is answered, and little is loaded until then."""
+"""Start-up: errors take one line before the first answer, and few modules are loaded until then."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_an_empty_environment_is_enough(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_written_is_enough() -> None:
-    # /proc/self refuses new files to everybody, whoever runs the tests.
+    # /proc/self refuses new files to every user.
     done = start(Path("/proc/self"), "rpc", "--provider", "lab", given=b'{"type":"prompt","message":"!write x y"}\n')
     assert (done.returncode, done.stderr) == (0, b"")
     assert b'"is_error":true' in done.stdout
@@ -424,6 +424,32 @@ def test_without_servers_the_daemon_loads_no_module_of_mcp(tmp_path: Path) -> No
     loaded = {line.rpartition("|")[2].strip() for line in said}
     assert "zot.serve.daemon" in loaded
     assert of_mcp(loaded) == []
+
+
+#: Modules that know the settings of servers and their cached tools, and none that talks to a server.
+LISTS_OF_MCP = [
+    "zot.mcp", "zot.mcp.launch", "zot.mcp.server_settings", "zot.mcp.servers", "zot.mcp.source", "zot.mcp.tool_cache",
+    "zot.runtime.mcp",
+]  # fmt: skip
+
+
+def test_a_session_with_servers_opens_with_their_lists_alone(tmp_path: Path) -> None:
+    flags = ("--provider", "lab", "--cwd", str(tmp_path), "--mcp", "s=sleep", "--mcp", "w=http://127.0.0.1:1/mcp")
+    loaded = loaded_at("write", "rpc", *flags, given=b'{"type":"get_state"}\n', ZOT_HOME=str(tmp_path / "home"))
+    assert "zot.agent.loop" in loaded
+    assert of_mcp(loaded) == LISTS_OF_MCP
+    assert loaded & {"hashlib", "shutil", "httptools", "urllib.parse", "zot.tools.process"} == set()
+
+
+def test_cached_tools_are_offered_without_what_talks_to_servers(tmp_path: Path) -> None:
+    server = Path(__file__).parent.parent / "mcp_client" / "server.py"
+    flags = ("--cwd", str(tmp_path), "--mcp", f"s={sys.executable} {server} good")
+    env = {"ZOT_HOME": str(tmp_path / "home")}
+    tested = start(tmp_path, "mcp", "test", *flags, given=b"", env=environment(env))
+    assert tested.returncode == 0, tested.stderr
+    prompt = b'{"type":"prompt","message":"!script say hi"}\n'
+    loaded = loaded_at("write", "rpc", "--provider", "lab", *flags, given=prompt, **env)
+    assert of_mcp(loaded) == LISTS_OF_MCP
 
 
 def of_mcp(loaded: set[str]) -> list[str]:

@@ -232,7 +232,7 @@ def test_a_tool_has_none_of_our_descriptors_and_no_input(zot: Callable[..., Zot]
 
 @pytest.fixture
 def flood(zot: Callable[..., Zot]) -> tuple[Zot, int]:
-    """A process that has more to say than anybody wants to read at once, and its memory before it begins."""
+    """A process with more output than its reader takes at once, and its memory before it begins."""
     process = zot()
     process.send({"type": "prompt", "message": "!say 1 warm"})
     process.until(type="done")
@@ -328,7 +328,7 @@ NO_MEMORY = {
 
 @pytest.mark.parametrize(("fault", "given", "code"), NO_MEMORY.values(), ids=NO_MEMORY.keys())
 def test_an_output_without_memory_ends_it(tmp_path: Path, fault: str, given: bytes, code: int) -> None:
-    """It says so and leaves; before, what it had to say was gone and it waited for ever."""
+    """It reports that and exits; before, its output was lost and it waited for ever."""
     probe = f"import sys\n{fault}from zot.cli import main\nsys.argv = ['zot', *argv]\nmain()\n"
     done = subprocess.run(
         [sys.executable, "-c", probe], cwd=tmp_path, env=environment({"ZOT_HOME": str(tmp_path / "home")}),

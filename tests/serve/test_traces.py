@@ -246,7 +246,7 @@ class Anything:
 
 
 def shape_of(value: Any, key: str = "") -> Any:
-    """Return what is compared of a frame."""
+    """Return the part of a frame that is compared."""
     if value == ANY and isinstance(value, str):
         return Anything()
     if key == "args":

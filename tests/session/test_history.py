@@ -72,7 +72,7 @@ async def test_rows_committed_together_are_shown_together_and_nothing_after_the_
     ends = [at for at, batch in enumerate(listener.batches) if isinstance(batch.events[-1], Done)]
     assert len(ends) == 2
     assert not any(isinstance(event, Done) for batch in listener.batches for event in batch.events[:-1])
-    # What was asked; the answer's words; what is recorded of it and how it ended.
+    # The prompt; the words of the answer; its message and its end.
     assert [kinds(batch.events) for batch in listener.batches[: ends[0] + 1]] == [
         ["user_message", "turn_start", "assistant_start", "text_delta"],
         ["usage", "assistant_message", "turn_end end_turn", "done"],
@@ -141,7 +141,7 @@ async def test_every_turn_seen_to_begin_ends_once_whatever_the_disk_loses(
     answer: list[bytes] | Exception,
 ) -> None:
     async def shown(safe: int | None) -> tuple[list[str], int]:
-        """Lose all behind the row ``safe``; return what was seen, and how many rows there were."""
+        """Lose all rows after ``safe``; return the rows seen, and how many there were."""
         session, store, listener = slow_session(FakeTransport([answer]))
         session.prompt("hi")
         await until_quiet()

@@ -1,4 +1,4 @@
-"""A run that waits for a person outlives its process: another one goes on with it where it was, and only there."""
+"""A run that waits for an approval outlives its process: another one resumes it where it was, and only there."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ async def asked(session: Session) -> ApprovalRequest:
 
 
 def parted(rows: Sequence[Row]) -> tuple[list[Row], ApprovalRequest]:
-    """Return what was recorded before the question, and the question."""
+    """Return the rows recorded before the question, and the question."""
     at, request = next((at, row) for at, row in enumerate(rows) if isinstance(row, ApprovalRequest))
     return list(rows[:at]), request
 
@@ -143,7 +143,7 @@ ASKING = claude.reply(*CALLS, ends="tool_use")
 
 
 async def whole_run(house: House) -> list[Row]:
-    """Return the rows of a run that nothing interrupted, with a call before the question and one behind it."""
+    """Return the rows of an uninterrupted run, with a call before the question and one after it."""
     session = await house.live(ASKING, ANSWERED)
     session.prompt("go")
     request = await asked(session)
@@ -416,7 +416,7 @@ async def test_an_answered_call_is_not_run_by_a_surface_that_does_not_park(house
 
 
 async def test_a_session_not_begun_here_has_nothing_to_resume(house: House) -> None:
-    """A fork, or a file from elsewhere, may say that a person allowed something: nobody has, here."""
+    """A fork, or an imported file, may claim that a person allowed a call: that does not count here."""
     rows = await whole_run(house)
     answer = next(at for at, row in enumerate(rows) if isinstance(row, ApprovalAnswer))
     journal = await Journal.open(house.path / "journal.db")

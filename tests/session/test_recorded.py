@@ -1,4 +1,4 @@
-"""Sessions that are kept: what they were goes on, in another process, after any end, and for one writer at a time."""
+"""Recorded sessions continue in another process, after any end, with one writer at a time."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_fork_is_another_session_from_a_point_on(kept: Callable[..., Zot]) -> 
 )
 def test_an_impossible_fork_is_refused(kept: Callable[..., Zot], command: dict[str, Any], reason: str) -> None:
     process = kept()
-    say(process, "!bash echo hi")  # user, call, result, answer: behind the second a call is open.
+    say(process, "!bash echo hi")  # user, call, result, answer: after the second a call is open.
     process.send({"type": "fork", **command})
     assert process.read() == {"type": "response", "command": "fork", "success": False, "error": reason}
 
@@ -314,12 +314,12 @@ async def test_an_unfinished_run_of_another_process_is_ended_although_rows_follo
 
 
 def counted(tokens: int) -> list[bytes]:
-    """A reply to a request of which the service says that it took so many tokens."""
+    """Return a reply to a request that took this many tokens by the service's count."""
     return [claude.start(input_tokens=tokens), *claude.text("Well.")(0), *claude.stop("end_turn", output_tokens=10)]
 
 
 async def test_compaction_happens_when_an_uninterrupted_process_would_compact(tmp_path: Path) -> None:
-    """By what the service counted, which is more than anybody could guess; and not again after a summary by hand."""
+    """By the service's count, which is more than an estimate; and not again after a compaction by hand."""
     window = Catalogue("anthropic", (Model("small", "anthropic", 10_000, 1_000, reasoning=False),))
     replies = [counted(1500), counted(2600), counted(6000), counted(900), counted(3000), counted(900), counted(800)]
     sent = {}

@@ -1,4 +1,4 @@
-"""After a crash at any moment a session goes on with a transcript that a provider accepts, and an end to its run."""
+"""After a crash at any moment a session has a transcript that a provider accepts, and its run has an end."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def runtime(home: Path, work: Path) -> Callable[..., zot.Runtime]:
 
 @asynccontextmanager
 async def talking(runtime: zot.Runtime, *prompts: str) -> AsyncIterator[zot.Runtime]:
-    """A runtime to which so much was said."""
+    """A runtime with these prompts."""
     async with asyncio.timeout(PATIENCE_S), runtime as open_runtime:
         for prompt in prompts:
             await open_runtime.run(prompt)
@@ -63,7 +63,7 @@ async def talking(runtime: zot.Runtime, *prompts: str) -> AsyncIterator[zot.Runt
 
 
 def files(directory: Path) -> dict[str, bytes]:
-    """What is below a directory."""
+    """Return the files below a directory, with their content."""
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
@@ -167,11 +167,11 @@ async def test_foreign_changes_between_two_edits_are_restored(runtime: Callable[
         await open_runtime.rewind(messages=8)
         assert files(work) == {"a.txt": b"by hand"}
         await open_runtime.rewind(messages=4)
-        # Nothing that a tool did has to be taken back, so what was done by hand stays.
+        # No tool's change has to be undone, so changes by hand stay.
         assert files(work) == {"a.txt": b"by hand"}
 
 
-# What is refused.
+# Refusals.
 
 
 def overwrite(path: Path) -> None:
@@ -259,7 +259,7 @@ async def test_an_unwritable_file_leaves_the_others_unchanged(runtime: Callable[
 
 
 class Meddling(Restorer):
-    """Somebody else changes c.txt after everything was looked at, and b.txt after it was put back, if ``twice``."""
+    """Another process changes c.txt after the check, and b.txt after it was restored, if ``twice``."""
 
     def __init__(self, work: Path, *, twice: bool) -> None:
         super().__init__(UnrestrictedPaths())
@@ -382,7 +382,7 @@ async def test_a_foreign_write_while_a_change_is_recorded_is_not_overwritten(wor
     assert rows == [("a.txt", not existed, [b"one", b"two"] if existed else [b"two"])]
 
 
-# What is kept.
+# Kept checkpoints.
 
 
 async def test_contents_are_stored_once_while_referenced(

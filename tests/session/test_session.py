@@ -1,4 +1,4 @@
-"""One live conversation: what is said, in which order, and what is recorded before anybody hears it."""
+"""One live conversation: its events, their order, and that rows are recorded before subscribers receive them."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ async def test_a_blocked_turn_reports_the_reason_and_is_not_an_error() -> None:
     assert guard.seen == listener.events
 
 
-# Text that somebody wants to see first.
+# Prompts that an extension sees first.
 
 TALKATIVE = claude.reply(claude.thinking("Hm", signature="s"), claude.text("a ", "secret"), claude.tool("c1", "shout"))
 
@@ -387,7 +387,7 @@ async def test_held_text_is_not_shown_after_an_abort(moment: str) -> None:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    """Let the others go on until it is so."""
+    """Run other tasks until the condition holds."""
     async with asyncio.timeout(PATIENCE_S):
         while not true():
             await asyncio.sleep(0)
@@ -847,7 +847,7 @@ async def test_an_unsubscribed_listener_gets_nothing_more() -> None:
     assert len(listener.events) == 2 * len(second.events)
 
 
-# What it costs.
+# Cost.
 
 
 async def test_costs_add_up_to_the_bit() -> None:
@@ -1083,7 +1083,7 @@ async def test_an_abort_between_the_last_turn_and_done_ends_leftover_processes()
             ended.append(owner)
 
     class Late(Listener):
-        """Aborts when the task of the run has ended, and before anybody has noticed."""
+        """Aborts when the run's task has ended, and before the worker has noticed."""
 
         def deliver(self, batch: Batch) -> None:
             super().deliver(batch)

@@ -1,4 +1,4 @@
-"""Calling a tool as the agent does, and looking at what it left behind."""
+"""Calling a tool as the agent does, and inspecting the files and processes it left."""
 
 from __future__ import annotations
 

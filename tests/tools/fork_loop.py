@@ -38,7 +38,7 @@ def tasks_of(user: int) -> int:
 
 
 def fork_until(end: float, seconds: int) -> None:
-    """Every child leads a session of its own, and every second parent but the first leaves it behind."""
+    """Every child leads a session of its own, and every second parent but the first exits before it."""
     signal.alarm(seconds)
     has_spoken = False
     generation = 0

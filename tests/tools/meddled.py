@@ -1,4 +1,4 @@
-"""Files that somebody else changes in the worst moment."""
+"""Files that another process changes at the worst moment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from zot.tools.file_access import FileLocation, Replaced
 
 
 class Meddled:
-    """Leads to places where somebody does something between our reading and our writing."""
+    """Resolves paths, and changes files between our read and our write."""
 
     def __init__(self, meddle: Callable[[], object]) -> None:
         self._meddle = meddle

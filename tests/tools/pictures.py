@@ -9,7 +9,7 @@ KINDS = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 def image(mime_type: str, width: int, height: int) -> bytes:
-    """The beginning of an image of that type and size."""
+    """Return the first bytes of an image of this type and size."""
     match mime_type:
         case "image/png":
             return b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sIIBBBBB", 13, b"IHDR", width, height, 8, 2, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""The bash tool as tests use it, and a look at what it started, wherever that has gone."""
+"""The bash tool as tests use it, and a search for the processes it started."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def spilling() -> Iterator[Spilling]:
 
 
 async def test_output_is_shown_while_the_command_still_runs(kept: Shell, tmp_path: Path) -> None:
-    # The command goes on only when its first line has been heard.
+    # The command continues only when its first line has been read.
     async def progress(text: str) -> None:
         heard.append(text)
         (tmp_path / "heard").touch()

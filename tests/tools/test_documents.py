@@ -17,7 +17,7 @@ from zot.tools.write import Write
 
 
 class Buffers(OpenDocuments):
-    """An editor with buffers by path. It saves what it writes, unless it ``refuses``."""
+    """An editor with buffers by path. It saves each write, unless it ``refuses``."""
 
     can_write = True
 

@@ -453,7 +453,7 @@ async def test_a_file_too_large_for_memory_is_refused(context: ToolContext, tmp_
 async def test_a_miss_in_a_large_repetitive_file_is_explained_at_once(
     line_end: str, last: str, context: ToolContext, tmp_path: Path
 ) -> None:
-    # What restarts its search behind every line that fits would take hours.
+    # A search that restarts after every matching line would take hours.
     (tmp_path / "a.txt").write_text(f"x = 1{line_end}" * 200_000 + last, newline="")
     began = time.process_time()
     text = await refusal(Edit(), call(("x = 1\n" * 20_000 + "y", "z")), context)

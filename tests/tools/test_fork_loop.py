@@ -34,7 +34,7 @@ def deadline_s() -> float:
 
 
 async def test_a_timeout_ends_a_fork_loop(kept: Shell) -> None:
-    # It is up in a fraction of that, and then takes all that the machine has.
+    # It is up in a fraction of this time, and then takes all of the machine.
     timeout_s = min(0.75 * slowness(), 1.5)
     tool = kept.tool(timeout_s=timeout_s, grace_s=0.2)
     begun = time.monotonic()

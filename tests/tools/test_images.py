@@ -4,7 +4,7 @@ import pytest
 
 from zot.tools.images import Size, image_size, image_type, is_complete
 
-from .pictures import KINDS, image, jpeg, segment, webp, webp_extended, webp_lossless, webp_lossy, whole
+from .pictures import KINDS, image, jpeg, png_chunk, segment, webp, webp_extended, webp_lossless, webp_lossy, whole
 
 SIZED = {
     "PNG": ("image/png", image("image/png", 300, 70_000), Size(300, 70_000)),
@@ -68,6 +68,15 @@ def test_a_gif_is_parsed_with_all_its_colour_tables() -> None:
 def test_a_png_with_a_wrong_byte_is_not_complete() -> None:
     data = whole("image/png", 64, 48)
     assert not is_complete(data.replace(b"x", b"y"), "image/png")
+
+
+def test_a_png_with_a_wrong_checksum_of_its_metadata_is_complete() -> None:
+    """Decoders skip such a chunk: the sample image of a widely used MCP server has one."""
+    data = whole("image/png", 3, 4)
+    start = data.index(b"IDAT") - 4
+    damaged = png_chunk(b"iCCP", b"colours").replace(b"colours", b"colors!")
+    assert is_complete(data[:start] + damaged + data[start:], "image/png")
+    assert not is_complete(data[:start] + damaged, "image/png")
 
 
 def test_the_end_of_a_jpeg_s_thumbnail_is_not_its_own() -> None:

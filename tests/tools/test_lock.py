@@ -49,7 +49,7 @@ def calls(path: str, paths: Paths) -> Iterator[tuple[Tool, dict[str, Any]]]:
 
 
 def below(directory: Path) -> dict[str, str]:
-    """All files of a directory with what is in them, links with where they lead."""
+    """Return all files of a directory with their content, and links with their targets."""
     return {
         str(path.relative_to(directory)): os.readlink(path) if path.is_symlink() else path.read_text()
         for path in sorted(directory.rglob("*"))
@@ -276,7 +276,7 @@ async def test_no_race_leads_out(swap: Callable[[Path], None], here: ToolContext
 
 
 async def harmless(tool: Tool, args: dict[str, Any], context: ToolContext) -> bool:
-    """True if the call worked, on what is inside; False if it was refused."""
+    """True if the call changed the files inside; False if it was refused."""
     try:
         output = await tool.run(args, context)
     except ToolFailed:

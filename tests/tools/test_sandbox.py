@@ -263,7 +263,7 @@ async def test_a_bubblewrap_that_does_not_work_runs_nothing(locked: Shell, tmp_p
     )
     assert await refusal(tool, {"command": "touch ran"}, context) == told
     assert not (tmp_path / "work" / "ran").exists()
-    # Whoever repairs it does not have to start again.
+    # A user who repairs it does not have to restart.
     fake.write_text("#!/bin/sh\nexit 0\n")
     await answer(tool, {"command": "touch ran"}, context)
 

@@ -1,4 +1,4 @@
-"""What the model is told about each tool, word for word: it is the interface that the model programs against."""
+"""The description of each tool for the model, word for word: it is the interface that the model programs against."""
 
 from __future__ import annotations
 

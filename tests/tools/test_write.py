@@ -235,8 +235,8 @@ async def test_a_path_that_is_not_a_file_is_not_replaced(context: ToolContext, t
 
 @pytest.fixture
 def somebody(context: ToolContext) -> Iterator[ToolContext]:
-    """A directory of a user who is no super-user, and works in it."""
-    hashlib.sha256()  # what is loaded on first use, that user may not read
+    """A directory of an unprivileged user, who works in it."""
+    hashlib.sha256()  # loaded on first use, from files that this user may not read
     with tempfile.TemporaryDirectory() as directory:
         if was_root := os.geteuid() == 0:
             os.chown(directory, NOBODY, NOBODY)

@@ -153,7 +153,7 @@ async def test_of_two_hundred_commands_at_once_none_is_lost_and_none_remains(kep
     await asyncio.gather(*(one(number) for number in range(200)))
     assert kept.left() == []
     [guardian] = children(os.getpid())
-    # A few keepers wait for what comes next, each with a socket of ours; nobody is a zombie.
+    # A few keepers wait for the next command, each with a socket of ours; none is a zombie.
     assert eventually(lambda: len(children(guardian)) <= 4 and set(children(guardian).values()) == {"S"})
     assert all(children(keeper) == {} for keeper in children(guardian))
     assert len(os.listdir("/proc/self/fd")) <= before + 4

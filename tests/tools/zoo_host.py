@@ -1,4 +1,4 @@
-"""A program that runs commands until it is told to end: `zoo_host.py DIRECTORY MARK COMMAND...`."""
+"""A program that runs commands until it gets the command to end: `zoo_host.py DIRECTORY MARK COMMAND...`."""
 
 import asyncio
 import os

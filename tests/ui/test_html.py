@@ -1,4 +1,4 @@
-"""A conversation as one HTML file: complete, self-contained, and with nothing in it that anybody said to it."""
+"""A conversation as one HTML file: complete, self-contained, and without markup from messages."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ async def test_another_provider_continues_the_same_conversation_for_its_subscrib
 
 @asynccontextmanager
 async def refusing() -> AsyncIterator[tuple[str, list[bytes]]]:
-    """A server that says no to everybody, and what it was asked."""
+    """A server that refuses every request, and records them."""
     asked: list[bytes] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

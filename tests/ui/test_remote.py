@@ -24,7 +24,7 @@ from zot.wire.jsonrpc import RpcError
 
 
 class Face(Subscriber):
-    """Somebody who follows, and waits for something."""
+    """A follower that waits for an event."""
 
     can_approve = True
 
@@ -39,7 +39,7 @@ class Face(Subscriber):
         self._came.set()
 
     async def until(self, kind: type[AgentEvent]) -> AgentEvent:
-        """Return the newest event when it is of this kind, and forget it and what was before."""
+        """Return the newest event when it is of this kind, and drop it and the earlier ones."""
         while not self.heard or not isinstance(self.heard[-1], kind):
             self._came.clear()
             await self._came.wait()

@@ -19,7 +19,7 @@ from zot.wire.updates import Updates
 
 
 class Daemon:
-    """The other side: reads what is asked, and says what it is told to, in pieces of so many bytes."""
+    """The other side: reads the calls, and sends the given lines, in pieces of a given size."""
 
     def __init__(self, piece: int = 1 << 20) -> None:
         self.peer = DaemonPeer(name="test", version="1")
@@ -27,7 +27,7 @@ class Daemon:
         self._piece = piece
 
     def asked(self) -> list[tuple[str, dict[str, Any], int]]:
-        """Return what was asked since the last look: the method, the parameters and the number."""
+        """Return the calls since the last look: the method, the parameters and the number."""
         calls = [json.loads(line) for line in self.peer.taken().split(b"\n")[:-1]]
         return [(call["method"], call["params"], call["id"]) for call in calls]
 
@@ -61,12 +61,12 @@ class Daemon:
         self.answer(number, {"sessionId": "s", "lastSeq": last, "epoch": epoch, "state": state})
 
     def follow(self, after: int | None = None) -> UpdateListener:
-        """Let somebody hear the session."""
+        """Subscribe a listener to the session."""
         self.peer.listen("s", listener := UpdateListener(after, lambda: None))
         return listener
 
     def prompt(self, text: str, prompt_id: str = "") -> tuple[Asked, int]:
-        """Let somebody prompt the session; return also the number of that."""
+        """Prompt the session; return the prompt and the number of its call."""
         asked = Asked(prompt_id or text, text, self.peer.following("s").cursor, lambda: None)
         self.peer.listen("s", asked)
         return asked, self.peer.ask("session/prompt", {"sessionId": "s", "prompt": text}, asked.answer)
@@ -83,7 +83,7 @@ def daemon(request: pytest.FixtureRequest) -> Daemon:
 
 
 def said(text: str, prompt_id: str | None = None) -> UserMessage:
-    """Return the beginning of the turn of that prompt, which is called as its words are unless it is said."""
+    """Return the beginning of the turn of this prompt, whose id is its text unless given."""
     return UserMessage((TextBlock(text),), "2026-01-31T12:00:00.000Z", text if prompt_id is None else prompt_id)
 
 
@@ -213,7 +213,7 @@ def test_unknown_updates_of_a_newer_daemon_are_dropped(daemon: Daemon) -> None:
 def test_a_prompt_gets_its_own_turn_only(daemon: Daemon) -> None:
     daemon.happen(11, said("another"))
     asked, number = daemon.prompt("mine")
-    daemon.happen(12, said("mine", "another's"), Done())  # Somebody else says the same.
+    daemon.happen(12, said("mine", "another's"), Done())  # Another client sends the same text.
     daemon.happen(14, said("mine"), TextDelta("x"), Done(), said("next"))
     daemon.answer(number, {"sessionId": "s", "stopReason": "end_turn", "content": "", "usage": used()})
     assert [*asked.unread] == [(14, said("mine")), (15, TextDelta("x")), (16, Done())]
@@ -421,7 +421,7 @@ def test_a_daemon_that_continues_after_all_counts_as_the_next_one(daemon: Daemon
     _, given_back = daemon.prompt("given back")
     _, late = daemon.prompt("given back later")
     daemon.asked()
-    for _ in range(2):  # As often as somebody tries to replace it.
+    for _ in range(2):  # Each attempt to replace it.
         daemon.say(STOPPING)
         daemon.refuse(given_back, -32005)
         _, held = daemon.prompt("held")

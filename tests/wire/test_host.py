@@ -1,4 +1,4 @@
-"""The host protocol, without a process: what is a request, whose answer an error is, and which code a failure has."""
+"""The host protocol, without a process: requests, the request that an error answers, and the code of each failure."""
 
 from __future__ import annotations
 

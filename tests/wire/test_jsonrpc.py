@@ -1,4 +1,4 @@
-"""JSON-RPC without a connection: what is a request, what is an answer, and what every other line is answered with."""
+"""JSON-RPC without a connection: requests, answers, and the error for every other line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""zot RPC v1 as bytes: every command, every wrong one, and what a client with which features is told."""
+"""zot RPC v1 as bytes: every command, every invalid one, and the frames for each feature of a client."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_of_a_repeated_key_the_last_value_counts() -> None:
     assert rpc.decode_command(b'{"id":"14","type":"ping","id":"15"}').id == msgspec.Raw(b'"15"')
 
 
-# What a client is told.
+# Frames for a client.
 
 PRICED = Counters(1, 2, 3, 4, 0.5)
 UNPRICED = Counters(1, 2, 3, 4, 0.0, price_known=False)

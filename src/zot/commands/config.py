@@ -18,6 +18,7 @@ from zot.config.config import (
     Config,
     compatible_settings,
     config_directory,
+    rule_warning,
     without_userinfo,
 )
 from zot.config.configured_agents import AgentConfigs
@@ -264,7 +265,7 @@ def _check(request: CommandRequest) -> int:
     try:
         agents = AgentConfigs.load(directory)
         names, path = agents.names, agents.file.path or None
-        warnings = _warnings(agents)
+        problems, warnings = _rule_findings(agents)
     except InvalidConfigFile as problem:
         problems = problem.problems
     except ConfigError as problem:  # The file cannot be read.
@@ -281,16 +282,23 @@ def _check(request: CommandRequest) -> int:
     return _INVALID if problems else 0
 
 
-def _warnings(agents: AgentConfigs) -> tuple[str, ...]:
-    """Return the rules that allow commands to write files or run programs, although they look narrow."""
-    found = []
+def _rule_findings(agents: AgentConfigs) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the problems and the warnings about policy rules.
+
+    A rule may name a tool that zot does not have, or allow commands that write files although it looks narrow.
+    """
+    problems, warnings = [], []
     for name in agents.names:
         for number, text in enumerate(agents.table(name).policy or ()):
-            rule = Rule.parse(text)
+            place, rule = f"[agents.{name}] policy[{number}]: {text!r}: ", Rule.parse(text)
+            try:
+                found = rule_warning(agents.config(name), rule.tool).removeprefix("policy: ")
+            except ConfigError as problem:
+                problems.append(f"{place}{str(problem).removeprefix('policy: ')}")
+                continue
             risk = risk_of(rule.pattern) if rule.action == "allow" and rule.tool in ("bash", "*") else ""
-            if risk:
-                found.append(f"[agents.{name}] policy[{number}]: {text!r}: {risk}")
-    return tuple(found)
+            warnings += [f"{place}{one}" for one in (found, risk) if one]
+    return tuple(problems), tuple(warnings)
 
 
 def _verdict(path: str | None, names: Sequence[str]) -> str:

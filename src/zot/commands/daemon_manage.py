@@ -421,9 +421,8 @@ GROUP = CommandGroup("zot daemon", "Manage the running daemon. `zot daemon` alon
     Subcommand("logs", "", "Print the daemon's log.", logs, flags=(
         Flag("--follow", "Keep printing new lines until interrupted.", short="-f"),
     )),
-    Subcommand("audit", "[verify | access]", "Print who called which method; verify detects changes.", audit, (0, 1), (
-        _JSON,
-    )),
+    Subcommand("audit", "[verify | access]", "Print which client called which method; verify detects changes.", audit,
+               (0, 1), (_JSON,)),
     Subcommand("token", "new NAME | list | revoke NAME", "Manage the tokens of network clients.", token, (1, 2), (
         Flag("--role", "Grant view, prompt, approve, self_approve or extend (default: view).", value="ROLE", many=True),
         Flag("--session", "Bind the token to a session.", value="ID", many=True),
@@ -433,6 +432,13 @@ GROUP = CommandGroup("zot daemon", "Manage the running daemon. `zot daemon` alon
 ), flags=flags.PLACE_FLAGS, examples=(
     ("zot daemon status", "Show the running daemon."),
     ("zot daemon token new phone --role view --expires 30d", "Let a phone watch sessions for a month."),
+), more_examples=(
+    ("zot daemon status --json", "Print its process, addresses and sessions for a program."),
+    ("zot daemon stop --timeout 60", "Give running turns more time to end."),
+    ("zot daemon logs -f", "Watch the log."),
+    ("zot daemon audit verify", "Check that no line of the audit log was changed or removed."),
+    ("zot daemon token list", "Show names, roles and expiry dates; never a token."),
+    ("zot daemon token revoke phone", "Withdraw a token and close its connections."),
 ), exits={
     0: "Done.", 1: "Failed, or the daemon does not answer.", 2: "Wrong usage.", 3: "No daemon is running.",
 })  # fmt: skip

@@ -24,11 +24,13 @@ from zot.config.config import (
     config_directory,
     keyless_environment,
     resolve,
+    rule_warning,
     zot_home,
 )
 from zot.config.configured_agents import AgentConfigs
 from zot.config.credentials import Credential, find, stored_for
 from zot.config.paths import locate
+from zot.config.policy import Policy
 from zot.config.private_paths import private_paths
 from zot.config.protected_paths import protected_paths
 from zot.config.tokens import names_in
@@ -43,6 +45,7 @@ from zot.runtime.key_command import KeyCommand
 from zot.tools.guardian import open_processes
 from zot.tools.guardian_process.kernel import why_no_keyring
 from zot.tools.sandbox import PROTECTIONS, SandboxSupport, find_bwrap, find_support, why_no_bwrap
+from zot.ui.readable import counted
 from zot.version import __version__
 
 _LITTLE_SPACE_BYTES = 200 * 1024 * 1024
@@ -58,7 +61,7 @@ _STATUS: Mapping[Outcome, Literal["ok", "warn", "fail"]] = {
 MANUAL = flags.Manual(
     "zot doctor",
     """\
-Check the set-up and print one line per item: configuration, keys, sandbox, extensions, sessions, daemon.
+Check the set-up and print one line per item: configuration, keys, policy, proxy, sandbox, MCP servers, disk.
 Asks each service that has a key whether it accepts the key. The flags of `zot rpc` choose the provider.""",
     (
         flags.Flag("--offline", "Contact no service, and run no command that prints a key."),
@@ -108,6 +111,7 @@ async def examine(config: Config, *, config_dir: str | None, wrong: str, is_offl
         _auth_file(zot_home(env)),
         _token_file(env, config_dir),
         *_api_key(config),
+        *_policy(config),
         _proxy(config),
         _certificates(env),
         *(task.result() for task in asking),
@@ -259,6 +263,18 @@ def _api_key(config: Config) -> tuple[DoctorCheck, ...]:
         return ()
     advice = "every user of this machine can see it in the list of processes; use `zot login` or the environment"
     return (DoctorCheck("--api-key", "warn", advice),)
+
+
+def _policy(config: Config) -> tuple[DoctorCheck, ...]:
+    """Check which tools the rules name."""
+    try:
+        rules = Policy.parse(config.policy).rules
+        warnings = [one for rule in rules if (one := rule_warning(config, rule.tool))]
+    except ConfigError as problem:
+        return (DoctorCheck("policy", "fail", str(problem).removeprefix("policy: ")),)
+    if warnings:
+        return tuple(DoctorCheck("policy", "warn", one.removeprefix("policy: ")) for one in warnings)
+    return (DoctorCheck("policy", "ok", counted(len(rules), "rule")),) if rules else ()
 
 
 def _proxy(config: Config) -> DoctorCheck:

@@ -176,7 +176,7 @@ async def _with_refusals(located: list[Located], config: Config) -> list[Located
     if config.unsandboxed_ext or not any(map(_confined, located)):
         return located
     processes, env = open_processes(), tool_environment(os.environ)
-    confinement = Confinement(lambda: processes, env, cwd=absolute_directory(None), private=tuple)
+    confinement = Confinement(lambda: processes, env, config, cwd=absolute_directory(None))
 
     async def tried(one: Located) -> Located:
         permissions = _confined(one)
@@ -399,5 +399,17 @@ GROUP = CommandGroup("zot ext", "Manage extensions: programs that add tools, com
 ), flags=(JSON_FLAG,), note="NAME is the name of an extension, or its directory.", examples=(
     ("zot ext new greet && zot ext test greet", "Create an extension and test it."),
     ("zot ext install ./greet", "Make it available to every session."),
+), more_examples=(
+    ("zot ext list --json", "Print the extensions for a program."),
+    ("zot ext install https://git.example/greet.git", "Install the newest commit of a repository."),
+    ("zot ext remove greet", "Delete it, after a confirmation."),
+    ("zot ext enable greet", "Run it again in new sessions."),
+    ("zot ext disable greet", "Keep its files and its data, but do not run it."),
+    ("zot ext logs -f greet", "Watch its standard error."),
+    ("zot ext trust .zot/extensions/notes", "Let the project's extension run, until one of its files changes."),
+    ("zot ext untrust notes", "Stop running it in new sessions."),
+    ("zot ext new --lang typescript greet", "Create one for Node."),
+    ("zot ext test --call-tools greet", "Also call its tools."),
+    ("zot ext run --trace greet", "Type commands and watch the frames."),
 ))  # fmt: skip
 main = GROUP.main

@@ -10,11 +10,9 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 
 from zot.commands.subcommands import CommandRequest, absolute_directory, print_note, write, write_json
 from zot.config.config import TOOL_NAMES, Config, keyless_environment, tool_environment, zot_home
-from zot.config.private_paths import private_paths
 from zot.errors import UserError
 from zot.extensions.authoring import BenchObserver, Finding, ProtocolCheck, TestBench, build_of, scaffold
 from zot.extensions.confinement import Confinement
@@ -97,7 +95,7 @@ async def bench_of(request: CommandRequest, observer: BenchObserver) -> AsyncIte
             cwd,
             __version__,
             ExtensionDeadlines(**limits),
-            Confinement(lambda: processes, env, cwd=cwd, private=partial(private_paths, Config(), cwd)),
+            Confinement(lambda: processes, env, Config(), cwd=cwd),
             bool(request.settings.get("unsandboxed_ext")),
         )
         bench = TestBench(ProgramSource(manifest, where, around), errors, observer)

@@ -71,6 +71,7 @@ def _print_line(line: str) -> None:
 async def _serve(script: Script, host: str, port: int, log: Callable[[str], None] | None) -> int:
     """Serve until a signal; return the exit code, 1 if the address could not be printed."""
     from zot.providers.lab.http_server import serve  # Imported lazily: `lab check` does not need it.
+    from zot.providers.lab.stage import LabService
 
     serving = asyncio.current_task()
     assert serving is not None
@@ -89,7 +90,7 @@ async def _serve(script: Script, host: str, port: int, log: Callable[[str], None
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
     try:
-        await serve(script, host=host, port=port, ready=announce, log_request=log)
+        await serve(LabService(script, log), host=host, port=port, ready=announce)
     except asyncio.CancelledError:
         if serving.uncancel() > 0:
             raise

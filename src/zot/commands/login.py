@@ -97,7 +97,9 @@ def _one_provider(command: str, words: Sequence[str]) -> Vendor:
     if len(words) != 1:
         raise UsageError(f"name a provider: zot {command} PROVIDER; known: {known}")
     vendor = VENDORS.get(words[0])
-    if vendor is None or not vendor.key_names:
+    if vendor is not None and not vendor.key_names:
+        raise UsageError(f"{vendor.name} needs no key: use --provider {vendor.name}")
+    if vendor is None:
         # Do not repeat the word: it may be a key typed in the wrong place.
         near = did_you_mean(words[0], known.split(", "))
         raise UsageError(f"unknown provider; use zot {command} and one of these: {known}{near}")

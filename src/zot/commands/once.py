@@ -58,6 +58,8 @@ async def _open(request: OpenRequest, resources: SharedResources, *, earlier: st
         try:
             return await _open_printing(request, new_session_id(), resources)
         except StoreFailed as problem:
+            if request.config.journal is not None:  # --store named the place, so the record is wanted.
+                raise
             reason = problem
     # Recording was not requested, so its failure must not prevent an answer.
     sys.stderr.write(f"zot: this session is not recorded: {reason}\n")

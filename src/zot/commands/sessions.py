@@ -445,5 +445,18 @@ GROUP = CommandGroup("zot sessions", "Manage recorded sessions.", (
     ("zot sessions list --all", "List every session."),
     ("zot sessions export ID --html -o talk.html", "Save a conversation as a web page."),
     ("zot sessions backup sessions.db", "Make a consistent copy of all sessions."),
+), more_examples=(
+    ("zot sessions show 2026-01-31 --full", "Print a conversation by the beginning of its id."),
+    ("zot sessions search 'connection refused'", "Find where an error was discussed."),
+    ("zot sessions export ID -o talk.jsonl", "Write a file that another machine can import."),
+    ("zot sessions import talk.jsonl --cwd .", "Continue an exported session here."),
+    ("zot sessions move ID --to postgresql://zot@db/sessions", "Move a session to a database."),
+    ("zot sessions fork ID --messages 4 --as try", "Try another way from the fourth message on."),
+    ("zot sessions rewind ID --messages 4 --dry-run", "Print which files would change back."),
+    ("zot sessions diff ID OTHER", "Compare a session with its fork."),
+    ("zot sessions rename ID Fix the build", "Change the title in lists."),
+    ("zot sessions delete ID", "Delete a session, after a confirmation."),
+    ("zot sessions gc --older-than 30d", "Delete sessions that were not used for a month."),
+    ("zot sessions check", "Verify every row."),
 ))  # fmt: skip
 main = GROUP.main

@@ -305,7 +305,7 @@ async def _exclusive(journal: SessionJournal, session_id: str) -> AsyncIterator[
     history.apply_stored(past.changes)
     acquired = await record.begin()
     try:
-        await recover(history, acquired.rows, WaitingRuns.END, now=timestamp, clock=time.time)
+        await recover(history, acquired.rows, WaitingRuns.END, now=timestamp, time_s=time.time())
         yield history
     finally:
         record.end()

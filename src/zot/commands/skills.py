@@ -53,5 +53,9 @@ GROUP = CommandGroup("zot skills", "Manage skills: directories with a SKILL.md t
     Subcommand("trust", "DIR", "Trust a project's skill, as its files are now.", _trust, (1, 1)),
     Subcommand("untrust", "DIR", "Withdraw the trust in a project's skill.", _untrust, (1, 1)),
 ), note="zot finds skills in $ZOT_HOME/skills, in the project's .zot/skills, and in each --skill DIR.",
-   examples=(("zot skills list", "List the skills of this directory."),))  # fmt: skip
+   examples=(("zot skills list", "List the skills of this directory."),),
+   more_examples=(
+    ("zot skills trust .zot/skills/release", "Let the model read it, until one of its files changes."),
+    ("zot skills untrust .zot/skills/release", "Hide it from the model again."),
+))  # fmt: skip
 main = GROUP.main

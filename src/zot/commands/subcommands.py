@@ -72,7 +72,10 @@ _EXITS = {0: "Done.", FAILED: "Failed.", MISUSED: "Wrong usage."}
 
 
 class CommandGroup:
-    """A command with subcommands. All of them take ``flags``; ``note`` ends the help."""
+    """A command with subcommands. All of them take ``flags``; ``note`` ends the help.
+
+    ``examples`` are in the help of the command; those and ``more_examples`` are in the help of their subcommand.
+    """
 
     def __init__(
         self,
@@ -83,6 +86,7 @@ class CommandGroup:
         flags: Sequence[Flag] = (),
         note: str = "",
         examples: Sequence[tuple[str, str]] = (),
+        more_examples: Sequence[tuple[str, str]] = (),
         exits: Mapping[int, str] = _EXITS,
     ) -> None:
         self.subcommands: Mapping[str, Subcommand] = {one.name: one for one in subcommands}
@@ -90,6 +94,7 @@ class CommandGroup:
         self.summary = summary
         self.examples = examples
         self.exits = exits
+        self._more_examples = more_examples
         self._flags = flags
         self._note = note
 
@@ -109,8 +114,10 @@ class CommandGroup:
 
     def manual(self, found: Subcommand) -> flags.Manual:
         """Return the help of a subcommand."""
-        line = f"{self.command} {found.name} {found.takes}".rstrip()
-        return flags.Manual(line, found.summary, (*found.flags, *self._flags), exits=self.exits)
+        name = f"{self.command} {found.name}"
+        examples = [one for one in (*self.examples, *self._more_examples) if f"{one[0]} ".startswith(f"{name} ")]
+        usage = f"{name} {found.takes}".rstrip()
+        return flags.Manual(usage, found.summary, (*found.flags, *self._flags), examples=examples, exits=self.exits)
 
     def text(self) -> str:
         """Return the help of the command."""

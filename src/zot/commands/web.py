@@ -335,6 +335,12 @@ GROUP = CommandGroup("zot web", "Open the dashboard of the daemon in a browser. 
 ), flags=flags.PLACE_FLAGS, examples=(
     ("zot web --open", "Open the dashboard, starting the daemon if none runs."),
     ("zot web pair --name phone --role view,approve", "Pair a browser that can watch and approve, but not prompt."),
+), more_examples=(
+    ("zot web start --port 8080 --open", "Start the daemon at another port and open the dashboard."),
+    ("zot web status", "Print the address."),
+    ("zot web devices --json", "Print the paired browsers for a program."),
+    ("zot web revoke phone", "Unpair a lost phone."),
+    ("zot web stop", "End the daemon and every run."),
 ), exits={
     0: "Done.", 1: "Failed, or the daemon does not answer.", 2: "Wrong usage.", 3: "No daemon is running.",
 })  # fmt: skip

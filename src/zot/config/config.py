@@ -46,6 +46,8 @@ DEFAULT_PROVIDER = "anthropic"
 TOOL_NAMES = ("bash", "edit", "read", "skill", "write")
 #: The names of MCP tools begin so: mcp__SERVER__TOOL.
 MCP_PREFIX = "mcp__"
+#: Tools that a session with MCP servers has.
+MCP_TOOL_NAMES = ("find_tools", "read_mcp_resource")
 #: The project's list of MCP servers, in its directory.
 MCP_FILE = ".mcp.json"
 
@@ -198,7 +200,7 @@ AGENT_FLAGS: Sequence[Flag] = (
     STORE_FLAG,
     Flag("--config-dir", "Read config.toml in this directory (default: $ZOT_HOME).",
          value="DIR", group="Session", advanced=True),
-    Flag("--tools", "Offer exactly these tools: bash, edit, read, skill, write.",
+    Flag("--tools", "Offer exactly these tools: bash, edit, read, skill, write, or tools of extensions.",
          value="A,B", parse=_names, group="Tools and permissions"),
     Flag("--no-tools", "Offer no tools, not even those of extensions.", group="Tools and permissions"),
     Flag("--policy", "Allow, deny or ask: TOOL[:PATTERN]=ACTION, such as 'bash=ask'. The first matching rule decides.",
@@ -228,7 +230,7 @@ AGENT_FLAGS: Sequence[Flag] = (
          value="DIR", many=True, setting="skills", group="Extensions and skills", advanced=True),
     Flag("--no-skill", "Load no skills.", group="Extensions and skills", advanced=True),
     Flag("--no-skills", "Same as --no-skill.", setting="no_skill", group="Extensions and skills", advanced=True),
-    Flag("--trust-project", "Load the project's skills and extensions without asking.",
+    Flag("--trust-project", "Load the project's skills, extensions and MCP servers without asking.",
          group="Extensions and skills", advanced=True),
     Flag("--system-prompt", "Replace zot's system prompt.", value="TEXT", group="Prompt", advanced=True),
     Flag("--append-system-prompt", "Add to the system prompt.", value="TEXT", many=True, group="Prompt", advanced=True),
@@ -480,6 +482,30 @@ def tool_names(config: Config) -> tuple[str, ...]:
         near = did_you_mean(unknown[0], TOOL_NAMES)
         raise ConfigError(f"unknown tool {unknown[0]!r}; known: {', '.join(TOOL_NAMES)}{near}")
     return tuple(name for name in names if name in TOOL_NAMES and (name != "skill" or not config.no_skill))
+
+
+def rule_warning(config: Config, tool: str) -> str:
+    """Return why a policy rule about ``tool`` may have no effect; "" if zot has such a tool.
+
+    Raise ConfigError if the name is a built-in one with a typing mistake and no extension can provide the tool.
+    """
+    if tool in ("*", *TOOL_NAMES, *MCP_TOOL_NAMES) or tool.startswith(MCP_PREFIX):
+        return ""
+    meant = next((name for name in TOOL_NAMES if _is_misspelling(tool.lower(), name)), None)
+    if meant is not None and not extension_places(config):
+        raise ConfigError(f"policy: no tool is named {tool!r}; did you mean {meant}?")
+    near = f"; did you mean {meant}?" if meant else ""
+    own = ", ".join(TOOL_NAMES)
+    return f"policy: zot has no tool {tool!r}, so the rule applies only if an extension adds it; zot has {own}{near}"
+
+
+def _is_misspelling(word: str, name: str) -> bool:
+    """True if ``word`` is ``name`` with at most one letter added, missing or wrong, or two swapped."""
+    while word and name and word[0] == name[0]:
+        word, name = word[1:], name[1:]
+    while word and name and word[-1] == name[-1]:
+        word, name = word[:-1], name[:-1]
+    return max(len(word), len(name)) <= 1 or (len(name) == 2 and word == name[::-1])
 
 
 def extension_places(config: Config) -> list[str]:

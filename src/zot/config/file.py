@@ -29,6 +29,15 @@ _ELSEWHERE = {"api_key": "a key does not belong in this file: run `zot login PRO
 #: No user before the host and no query after the path: a token in an address would end up in logs.
 _ADDRESS = re.compile(r"(wss?)://(\[[0-9A-Fa-f:.]+\]|[^\s/:@?#\[\]]+):(\d{1,5})(/[^\s?#]*)?")
 _MAX_PORT = 65_535
+#: A pool of workers; and a branch, as git allows it without quotes.
+_POOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_BRANCH = re.compile(r"(?!.*(?:\.\.|//|/\.|\.lock(?:/|$)|[./]$))[A-Za-z0-9][A-Za-z0-9._/-]{0,199}")
+#: A repository: an address without password, query or option, or an absolute path.
+_REPOSITORY = re.compile(
+    r"(?:git\+)?(?:(?:https|ssh)://(?:[A-Za-z0-9._~-]+@)?[A-Za-z0-9\[][A-Za-z0-9.:\[\]-]*/|file:///)[^\s?#\0]+|/[^\0\n]+"
+)
+#: Settings of an agent that gateways and workers use themselves: a session does not know them.
+_OF_FLEET = frozenset({"pool", "workspace", "branch"})
 
 
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,6 +67,39 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         if self.listen:
             for address in self.listen:
                 ListenAddress.parse(address)
+
+
+class FleetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of gateways, for sessions in a database.
+
+    ``pools`` are the pools of workers for directories, with all directories below them. ``prompts_waiting`` and
+    ``runs`` limit each tenant, 0 for no limit: a token, or a local user.
+    """
+
+    pools: dict[str, str] = {}
+    prompts_waiting: Annotated[int, msgspec.Meta(ge=0)] = 0
+    runs: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a wrong name or path."""
+        for directory, pool in self.pools.items():
+            if not directory.startswith("/"):
+                raise ValueError("expected paths that begin with /, each with the name of a pool")
+            _check_pool(pool)
+
+    def pool_of(self, directory: str) -> str | None:
+        """Return the pool for a directory; None if there is none. The longest path counts."""
+        found = [
+            (len(above), pool)
+            for above, pool in self.pools.items()
+            if os.path.join(directory, "").startswith(os.path.join(above, ""))
+        ]
+        return max(found)[1] if found else None
+
+
+def _check_pool(name: str) -> None:
+    if not _POOL.fullmatch(name):
+        raise ValueError("expected the name of a pool: up to 64 letters, digits, '.', '_' and '-'")
 
 
 class AgentTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -92,16 +134,28 @@ class AgentTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ext_deadlines: dict[DeadlineName, Seconds] | None = None
     mcp_servers: tuple[str, ...] | None = None
     mcp_share: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    pool: str | None = None
+    workspace: str | None = None
+    branch: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a path that would depend on the current directory."""
+        """Raise ValueError for a path that would depend on the current directory, and for a wrong name or address."""
         if self.cwd is not None and not self.cwd.startswith(("/", "~/")):
             raise ValueError("expected a path that begins with / or ~/")
+        if self.pool is not None:
+            _check_pool(self.pool)
+        if self.workspace is not None and not _REPOSITORY.fullmatch(self.workspace):
+            raise ValueError(
+                "expected a repository without a password: git+ssh://host/path, git+https://…, or an absolute path"
+            )
+        if self.branch is not None and not _BRANCH.fullmatch(self.branch):
+            raise ValueError("expected the name of a branch")
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The fields that are set."""
-        return {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
+        """The fields that are set, except those for gateways and workers."""
+        names = [name for name in self.__struct_fields__ if name not in _OF_FLEET]
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 class ConfigFile(msgspec.Struct, frozen=True):
@@ -114,6 +168,7 @@ class ConfigFile(msgspec.Struct, frozen=True):
     daemon_names: frozenset[str] = frozenset()
     #: The MCP servers of all agents.
     mcp: Mapping[str, McpServer] = {}
+    fleet: FleetSettings = FleetSettings()
 
 
 def read(directory: str | None, look: Callable[[AgentTable], list[str]] | None = None) -> ConfigFile:
@@ -137,11 +192,12 @@ def read(directory: str | None, look: Callable[[AgentTable], list[str]] | None =
         agents[name] = _table(label, table, AgentTable, problems)
         problems += [f"{label} {problem}" for problem in (look(agents[name]) if look is not None else ())]
     daemon = _table("[daemon]", found.get("daemon", {}), DaemonSettings, problems)
+    fleet = _table("[fleet]", found.get("fleet", {}), FleetSettings, problems)
     servers = _servers(found.get("mcp", {}), problems)
     if problems:
         problems = [*map(printable, problems)]  # A quoted name may contain any character.
         raise InvalidConfigFile(f"{path}: {'; '.join(problems)}", path=path, problems=tuple(problems))
-    return ConfigFile(path, agents, daemon, frozenset(found.get("daemon", ())), servers)
+    return ConfigFile(path, agents, daemon, frozenset(found.get("daemon", ())), servers, fleet)
 
 
 def _servers(tables: object, problems: list[str]) -> dict[str, McpServer]:
@@ -172,11 +228,12 @@ def _parsed(path: str) -> dict[str, Any]:
 
 def _misplaced(found: Mapping[str, Any]) -> list[str]:
     """Return the problems of names outside all tables."""
-    names = [name for name in found if name not in ("agents", "daemon", "mcp")]
+    tables = ("agents", "daemon", "fleet", "mcp")
+    names = [name for name in found if name not in tables]
     return [
         f"{name} belongs to an agent: write it below [agents.default]"
         if name in AgentTable.__struct_fields__
-        else f"{name}: {_unknown(name, ('agents', 'daemon', 'mcp'))}"
+        else f"{name}: {_unknown(name, tables)}"
         for name in names
     ]
 
@@ -211,7 +268,7 @@ def _described(name: str, problem: str, kind: type[msgspec.Struct]) -> str:
 
 
 def wrong_setting(kind: type[msgspec.Struct], settings: Mapping[str, object], problem: msgspec.ValidationError) -> str:
-    """Return in words what is wrong with ``settings``, for which msgspec has raised ``problem``."""
+    """Explain the error in ``settings``, for which msgspec has raised ``problem``."""
     for name, value in settings.items():
         try:
             msgspec.convert({name: value}, thread_safe_type(kind))

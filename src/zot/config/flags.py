@@ -101,8 +101,10 @@ class Manual(msgspec.Struct, frozen=True):
 
     @property
     def command(self) -> str:
-        """The command without its words: the lower-case part of the usage."""
-        return " ".join(word for word in self.usage.split() if word.isalpha() and word.islower())
+        """The command without its words: the usage up to the first word in brackets or capitals."""
+        words = self.usage.split()
+        ends = (at for at, word in enumerate(words) if word.startswith("[") or not word.islower())
+        return " ".join(words[: next(ends, len(words))])
 
     def text(self, *, everything: bool = False) -> str:
         """Return the text for --help, or for --help-all."""

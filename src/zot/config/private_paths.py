@@ -22,6 +22,7 @@ OWN_NAMES: Final = (
     "daemon.sock", "daemon.sock.lock", "token", "tokens.json", "pairings.json", "dashboard.html",
     "audit.jsonl",
     "data", "logs", "spill", "recordings", "extensions", "extension-data", "snapshots", "skills", "mcp-cache",
+    "repositories",
 )  # fmt: skip
 #: Files that SQLite and zot keep beside a journal.
 _BESIDE_JOURNAL: Final = ("", "-wal", "-shm", "-journal", ".lock")

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from zot.config.private_paths import PrivatePath, make_missing
+from zot.config.config import Config
+from zot.config.private_paths import PrivatePath, make_missing, private_paths
 from zot.errors import UserError
 from zot.extensions.manifest import FILE_NAME, Manifest, data_directories, program
 from zot.extensions.permissions import CWD, Permissions, allows
@@ -51,20 +52,20 @@ class ExtensionPlace(NamedTuple):
 
 
 class Confinement:
-    """Sandbox for the extensions of one session. The paths that ``private`` returns are hidden from them."""
+    """Sandbox for the extensions of one session. The private paths of ``config`` are hidden from them."""
 
     def __init__(
         self,
         processes: Callable[[], Processes],
         env: Mapping[str, str],
+        config: Config,
         *,
         cwd: str,
-        private: Callable[[], Sequence[PrivatePath]],
     ) -> None:
         self._processes = processes
         self._env = env
         self._cwd = cwd
-        self._private = private
+        self._config = config
         self._trying = asyncio.Lock()
 
     async def confine(
@@ -77,7 +78,7 @@ class Confinement:
         env, directory = self._env, place.code
         if problem := _without_bwrap(env, self._cwd, directory):
             raise NoSandbox(problem)
-        ground = _ground(place, env, self._cwd, self._private())
+        ground = _ground(place, env, self._cwd, private_paths(self._config, self._cwd))
         try:
             # In a thread: it reads many files, at first the whole system configuration.
             seen = await asyncio.to_thread(sandbox_mounts, manifest, permissions, ground)

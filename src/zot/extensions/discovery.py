@@ -48,19 +48,18 @@ def discover(
     explicit: Sequence[str] = (),
     look: bool = True,
     is_trusted: Callable[[str, Sequence[str]], bool],
-    refusal: Callable[[Manifest, str], str] = lambda manifest, directory: "",
 ) -> list[Located]:
     """Return the extensions: those named by the user, then the project's, then those of ``home``, each by name.
 
     ``look`` False omits all but the named ones. A project's extensions run only if ``is_trusted`` accepts their
     directory and the patterns of their data. The first of a name that could run does, but a guard of ``home`` gives its
-    name to no project. If ``refusal`` returns why that one cannot be confined, no other takes its place.
+    name to no project.
     """
     found = [_located(os.path.abspath(directory), "ext") for directory in explicit]
     if look:
         found += _by_name(os.path.join(cwd, ".zot", "extensions"), "project")
         found += _by_name(os.path.join(home, "extensions"), "global") if home else []
-    return [_confinable(one, refusal) for one in _ranked(found, is_trusted)]
+    return [*_ranked(found, is_trusted)]
 
 
 def _by_name(place: str, source: Source) -> list[Located]:
@@ -123,9 +122,3 @@ def _distrust(one: Located, manifest: Manifest, is_trusted: Callable[[str, Seque
         return None if is_trusted(one.directory, changeable(manifest, one.directory)) else ""
     except UserError as problem:
         return str(problem)
-
-
-def _confinable(one: Located, refusal: Callable[[Manifest, str], str]) -> Located:
-    if one.standing != "runs" or one.manifest is None or not (problem := refusal(one.manifest, one.directory)):
-        return one
-    return msgspec.structs.replace(one, standing="refused", problem=problem)

@@ -104,7 +104,13 @@ async def clone(url: str, destination: str, *, processes: Processes, env: Mappin
 
 
 async def run_program(
-    argv: Sequence[str], *, cwd: str, env: Mapping[str, str], processes: Processes, within_s: float
+    argv: Sequence[str],
+    *,
+    cwd: str,
+    env: Mapping[str, str],
+    processes: Processes,
+    within_s: float,
+    max_bytes: int = _MAX_OUTPUT_BYTES,
 ) -> tuple[int, str]:
     """Run a program without input or terminal; return its exit status and the end of its output. Raise UserError.
 
@@ -118,7 +124,7 @@ async def run_program(
     try:
         async with asyncio.timeout(within_s):
             while data := await child.read():
-                said = (said + data)[-_MAX_OUTPUT_BYTES:]
+                said = (said + data)[-max_bytes:]
     except TimeoutError:
         raise UserError(f"{argv[0]} did not finish within {within_s:g} s") from None
     finally:

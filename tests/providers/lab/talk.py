@@ -111,7 +111,9 @@ async def said(transport: LabTransport, request: bytes) -> str:
 async def serving(script: Script | None = None, clock: Clock | None = None) -> AsyncIterator[tuple[str, int]]:
     """A running server: its host and port."""
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    serving_ = serve(script or demo(), host="127.0.0.1", port=0, ready=ready.set_result, sleep=clock or Clock())
+    serving_ = serve(
+        LabService(script or demo()), host="127.0.0.1", port=0, ready=ready.set_result, sleep=clock or Clock()
+    )
     async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
         task = group.create_task(serving_)
         host, _, port = (await ready).removeprefix("http://").rpartition(":")

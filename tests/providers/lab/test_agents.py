@@ -1,4 +1,4 @@
-"""The script behind `make lab-agents`, with an agent that is written here: the real ones need a network to install."""
+"""The script of `make lab-agents`, with an agent that is written here: the real ones need a network to install."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`zot lab` as a person meets it: what it prints, and what it says when it cannot."""
+"""`zot lab` as a person uses it: its output and its errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ZOT = (sys.executable, "-m", "zot", "lab")
 
 
 def run(*argv: str) -> tuple[int, str, str]:
-    """Run the command to its end; return its exit code and what it printed."""
+    """Run the command to its end; return its exit code and output."""
     done = forked.run(["lab", *argv], env=environment({}))
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 

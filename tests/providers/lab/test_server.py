@@ -9,6 +9,7 @@ import pytest
 from zot.errors import ConfigError
 from zot.providers.lab.http_server import MAX_BODY_BYTES, serve
 from zot.providers.lab.script import Script, demo
+from zot.providers.lab.stage import LabService
 
 from .talk import CHAT, WAIT_S, Clock, body, serving, texts
 
@@ -309,7 +310,7 @@ async def test_a_port_that_is_taken_is_a_config_error() -> None:
     said: list[str] = []
     async with serving() as (host, port):
         with pytest.raises(ConfigError, match=f"^cannot listen on {host}:{port}: Address already in use$"):
-            await serve(demo(), host=host, port=port, ready=said.append)
+            await serve(LabService(demo()), host=host, port=port, ready=said.append)
 
 
 async def test_a_script_file_is_served() -> None:

@@ -244,7 +244,7 @@ async def test_only_messages_of_the_user_are_the_prompt(role: str) -> None:
 
 
 class Continued:
-    """A client of the Responses API that sends only what is new."""
+    """A client of the Responses API that sends only new items."""
 
     def __init__(self, lines: str) -> None:
         self.transport = playing(lines)

@@ -25,7 +25,7 @@ ERRORS = {
 
 @contextmanager
 def connected(url: str, bodies: list[bytes] | None = None, retries: int = 0) -> Iterator[openai.OpenAI]:
-    """A client of lab that keeps what it sends."""
+    """A client of lab that keeps its requests."""
     kept = bodies if bodies is not None else []
     hooks = {"request": [lambda request: kept.append(request.read())]}
     # Lab speaks plain HTTP here: to load all certificates for each client would take longer than the rest.

@@ -1,4 +1,4 @@
-"""What is said to every official client, and what each of them must have understood of it."""
+"""Scenes played to every official client, and the result that each must decode."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _STOPS = {"STOP": "end_turn", "MAX_TOKENS": "length", "SAFETY": "refusal"}
 def connected(
     url: str, bodies: list[bytes] | None = None, retry_options: types.HttpRetryOptions | None = None
 ) -> Iterator[genai.Client]:
-    """A client of lab that keeps what it sends."""
+    """A client of lab that keeps its requests."""
     kept = bodies if bodies is not None else []
     hooks = {"request": [lambda request: kept.append(request.read())]}
     # Lab speaks plain HTTP here: to load all certificates for each client would take longer than the rest.
@@ -53,7 +53,7 @@ def connected(
 
 
 def heard(replies: Iterable[types.GenerateContentResponse]) -> Heard:
-    """What all chunks of a reply come to. What is counted in the last one counts."""
+    """Join all chunks of a reply. The usage in the last one counts."""
     text = thinking = stop = ""
     sealed: tuple[str, ...] = ()
     calls: tuple[Call, ...] = ()

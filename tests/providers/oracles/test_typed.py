@@ -1,4 +1,4 @@
-"""What is wrong with a value is found, where it is wrong."""
+"""Wrong values are found, with their place."""
 
 from __future__ import annotations
 

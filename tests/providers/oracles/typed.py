@@ -15,7 +15,7 @@ _PLAIN: Mapping[Any, tuple[type, ...]] = {
 
 
 def misfits(value: Any, kind: Any, where: str = "$") -> list[str]:
-    """Return where ``value`` is not of the type ``kind``; of a union, what is wrong with the nearest choice."""
+    """Return where ``value`` is not of the type ``kind``; for a union, the errors of the nearest choice."""
     origin, args = get_origin(kind), get_args(kind)
     if kind in (Any, object):
         return []

@@ -1,4 +1,4 @@
-"""A bridge with the habits of the one that is known: impatient, strict, and it never kills what it started."""
+"""A bridge with the habits of the known one: impatient, strict, and it never kills the processes it started."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class BridgeError(Exception):
 
 
 class Bridge:
-    """Starts `zot host` for every message; retries once, with the same key, what it takes for a passing failure."""
+    """Starts `zot host` for every message; retries a transient failure once, with the same key."""
 
     def __init__(self, hosts: Hosts, *flags: str, timeout_s: float, gives_up_at: Path | None = None) -> None:
         self._hosts = hosts
@@ -139,7 +139,7 @@ def test_a_request_that_the_bridge_gave_up_ends_and_is_not_answered_twice(hosts:
     log = hosts.directory / "log"
     bridge = Bridge(hosts, "--policy", "*=allow", timeout_s=PATIENCE_S, gives_up_at=log)
     assert bridge.send(work) == "Done."
-    assert [process.wait(PATIENCE_S) for process in bridge.left] == [4]  # nobody reads it
+    assert [process.wait(PATIENCE_S) for process in bridge.left] == [4]  # its output has no reader
     before = time.monotonic()
     patient = Bridge(hosts, "--policy", "*=allow", timeout_s=PATIENCE_S)
     assert patient.send(work) == "Done."

@@ -129,7 +129,7 @@ def begun(hosts: Hosts, prompt: str) -> Forked:
 
 
 def in_line(hosts: Hosts) -> int:
-    """Return how many have their places: locks far behind those of the sessions."""
+    """Return how many hold their places: locks far beyond those of the sessions."""
     file = f":{(hosts.home / 'journal.db.lock').stat().st_ino}"
     locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     return sum(lock[-3].endswith(file) and int(lock[-2]) >= 1 << 40 for lock in locks)

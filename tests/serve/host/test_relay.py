@@ -149,7 +149,7 @@ def test_a_signal_is_answered_while_the_daemon_works(relays: Relays) -> None:
         answered = told(process, b"")
         after = relays.ask(request("!echo free", timeout_ms=5000))
     assert (failure(answered.answer), answered.code) == (("INTERNAL", "zot was ended by SIGTERM"), 0)
-    assert after.answer["text"] == "free"  # The session is: what nobody waits for is ended.
+    assert after.answer["text"] == "free"  # The session is: a run without a waiting client is ended.
 
 
 def test_a_silent_daemon_costs_only_the_deadline(relays: Relays) -> None:
@@ -200,6 +200,6 @@ def test_a_waiting_process_has_few_modules_loaded(relays: Relays) -> None:
 
 
 def _contents(home: Path) -> bytes:
-    """Return what stands in the journal and in what is not yet part of it."""
+    """Return the content of the journal and of its write-ahead log."""
     found = (home / name for name in ("journal.db", "journal.db-wal"))
     return b"".join(path.read_bytes() for path in found if os.path.exists(path))

@@ -162,7 +162,7 @@ def test_the_agent_is_chosen_by_name_and_an_unknown_one_is_the_default(hosts: Ho
     assert "no agent 'nobody' in config.toml: the default agent answers\n" in unknown.errors
 
 
-# Who may do what.
+# Permissions.
 
 ADVICE = "the operator of zot can allow more with --policy, such as --policy '*=allow', or in config.toml"
 
@@ -233,7 +233,7 @@ def test_strangers_cannot_change_zot_s_files(hosts: Hosts) -> None:
     assert not (hosts.home / "auth.json").exists()
 
 
-# What is wrong is said in the same form.
+# Errors have the same form.
 
 WRONG: dict[str, tuple[bytes, list[str], int, str, str]] = {
     "nothing": (b"", [], 2, "INVALID_REQUEST", "there is no request: the input is empty"),
@@ -353,7 +353,7 @@ FAULTS: dict[str, str | None] = {
     "!status 503": "PROVIDER_DOWN",
     "!stall": "TIMEOUT",
     "!loop true": "INTERNAL",
-    # What is no failure in the end.
+    # Runs that do not fail in the end.
     "!retry 1": None,
     "!limit 0.01": None,
     "!bad-args": None,
@@ -580,7 +580,7 @@ def test_an_unwritable_report_is_an_internal_error(hosts: Hosts) -> None:
 
 
 def jammed() -> tuple[int, int]:
-    """Return the ends of a pipe that has no room, and that nobody reads."""
+    """Return the ends of a full pipe that no process reads."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     for size in (4096, 1):

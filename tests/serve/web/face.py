@@ -87,7 +87,7 @@ class Face:
         return sorted(lines, key=lambda line: str(line["time"]))
 
     def refusals(self) -> list[tuple[str | None, str]]:
-        """Return what was refused: what was wanted, and why it was not to be had."""
+        """Return the refusals in the log: the request, and the reason."""
         return [(one.get("method"), one["outcome"]) for one in self.audited() if one["event"] == "refused"]
 
 
@@ -137,7 +137,7 @@ class Client:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds that nobody says when it does."""
+    """Wait until a condition holds that no event announces."""
     async with asyncio.timeout(PATIENCE_S):
         while not holds():
             await asyncio.sleep(0.001)

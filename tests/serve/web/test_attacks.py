@@ -37,7 +37,7 @@ async def face(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Face]:
 
 
 async def refused(face: Face, count: int) -> list[tuple[str | None, str]]:
-    """Return what was refused lately, and see that nothing came of it."""
+    """Return the recent refusals, and check that no request had an effect."""
     assert face.daemon.sessions.pool.ids == ()
     assert [one for one in face.audited() if one["event"] in ("call", "connected")] == []
     return face.refusals()[count:]
@@ -222,7 +222,7 @@ async def test_no_log_and_no_answer_has_a_token_in_it(
     tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    caplog.set_level(logging.INFO, "websockets.client")  # The client may know what it says.
+    caplog.set_level(logging.INFO, "websockets.client")  # The client's own log may have the token.
     home = tmp_path_factory.mktemp("planted") / "home"
     (home / "data").mkdir(parents=True, mode=0o700)
     planted = "planted-0123456789-planted-0123456789"

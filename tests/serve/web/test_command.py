@@ -66,7 +66,7 @@ def test_a_daemon_takes_over_and_refuses_no_new_connection(shell: Shell, fork_se
     argv = (*LAB, "--listen", f"ws://127.0.0.1:{port}")
     first = fork_server.fork(argv, shell.cwd, shell.env)
     lines(first.stderr, 2)
-    with socket.create_connection(("127.0.0.1", port)) as early:  # Who has just come when it ends.
+    with socket.create_connection(("127.0.0.1", port)) as early:  # A client that has just connected when it ends.
         second = fork_server.fork((*argv, "--replace"), shell.cwd, shell.env)
         answers = [healthy(early)]
         while not select.select([second.stderr], [], [], 0)[0] or not answers[-1]:

@@ -1,4 +1,4 @@
-"""The daemon's dialect over a WebSocket: the same conversation, one message per frame, for who has the token."""
+"""The daemon's dialect over a WebSocket: the same conversation, one message per frame, for clients with the token."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def test_a_session_made_over_a_websocket_stays_read_only_later_too(face: F
             assert "result" in await client.prompt(session, prompt)
         await client.call("session/close", {"sessionId": session})
         await client.call("session/new", {"agentAlias": "default", "sessionId": session})
-        await client.prompt(session, "!bash touch made.txt")  # It is opened anew, from what is on record.
+        await client.prompt(session, "!bash touch made.txt")  # It is loaded again, from the journal.
         results = [one for one in client.updates if one["type"] == "tool_result"]
     assert [(one["name"], one["isError"]) for one in results] == [
         ("write", True), ("bash", True), ("read", False), ("bash", True),
@@ -202,7 +202,7 @@ async def test_a_client_that_does_not_answer_a_ping_is_disconnected(tmp_path: Pa
 
 
 class Pinged(ClientConnection):
-    """A connection that counts how often it is pinged; what it is made of answers."""
+    """A connection that counts the pings it gets; its base class answers them."""
 
     pings = 0
 

@@ -236,7 +236,7 @@ CHATTER = (bytes((0x81, 0x80 | len(NOTICE), 0, 0, 0, 0)) + NOTICE) * 1000
 
 
 async def flood(socket: ClientConnection, at_most: int = 1 << 30) -> None:
-    """Talk faster than anybody can hear it, until hung up on, or so much is said."""
+    """Send faster than any reader, until disconnected or until all is sent."""
     said, way = 0, socket.transport
     while said < at_most and not way.is_closing():
         way.write(CHATTER)
@@ -287,7 +287,7 @@ async def test_the_end_of_an_extension_is_noticed_after_all_its_frames_when_it(
                     await flood(afar.socket)
             watch = Stopwatch()
             assert (await asked)["result"]["content"] == "done"
-        # At the pace at which it is heard, what it had said would have taken more than a minute.
+        # At the reader's pace, all its frames would have taken more than a minute.
         assert watch.read_s() < 5
         [result] = [one for one in client.updates if one["type"] == "tool_result"]
         assert (result["rawOutput"], result["isError"]) == ("extension afar disconnected", True)

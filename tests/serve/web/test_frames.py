@@ -1,4 +1,4 @@
-"""Frames of a WebSocket, written by hand: what another implementation reads is what was meant."""
+"""Frames of a WebSocket, written by hand: another implementation decodes them to the same messages."""
 
 from __future__ import annotations
 

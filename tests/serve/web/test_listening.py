@@ -1,4 +1,4 @@
-"""Who comes to an address of the daemon: waits in line if there is no room, and is encrypted where that is wanted."""
+"""Connections to an address of the daemon: they wait if there is no room, and are encrypted where required."""
 
 from __future__ import annotations
 

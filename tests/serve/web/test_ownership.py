@@ -1,4 +1,4 @@
-"""What somebody on the network may do with a session that was made on this machine: look, follow, and end its turn."""
+"""Clients on the network and sessions made on this machine: they may read, follow, and end a turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is answered over plain HTTP: requests of the host protocol, what is counted, and that somebody is there."""
+"""Plain HTTP: requests of the host protocol, metrics, and health."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_the_deadline_of_a_request_is_kept(face: Face) -> None:
 async def test_a_request_is_answered_when_the_daemon_stops(
     tmp_path: Path, key: str | None, status: int, soon: str | None
 ) -> None:
-    """With a key it can be sent again: then it goes on at the next daemon."""
+    """With a key it can be sent again: then the next daemon continues it."""
     async with faced(tmp_path / "home") as face:
         waiting = asyncio.ensure_future(face.respond(request("!stall", idempotency_key=key)))
         await until(lambda: any(task.get_name() == "zot run" for task in asyncio.all_tasks()))
@@ -129,7 +129,7 @@ async def test_our_page_and_a_configured_one_may_call(tmp_path: Path) -> None:
             assert (told.status, told.body) == (200, b"ok\n")
 
 
-# What is counted.
+# Metrics.
 
 
 async def test_metrics_count_events(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ async def test_it_can_be_mounted_in_a_foreign_application_and_server(tmp_path: P
 
 @asynccontextmanager
 async def served_by_others(app: Starlette) -> AsyncIterator[int]:
-    """Serve an application as anybody would; return the port."""
+    """Serve an application with the usual server; return the port."""
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", ws="websockets-sansio"))
     task = asyncio.ensure_future(server.serve([listener]))

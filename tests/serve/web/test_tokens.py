@@ -1,4 +1,4 @@
-"""The file of tokens: made for its owner alone, and what it says now is what counts."""
+"""The file of tokens: private to its owner, and its current content counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A terminal without a terminal: the app on a screen in memory, with a lab session behind it."""
+"""The terminal app on a screen in memory, with a lab session."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _wait.SLEEP_GRANULARITY, _wait.SLEEP_IDLE = 1 / 200, 1 / 1000
 
 
 class Stage:
-    """An app that runs, who plays the person, and what is on the screen."""
+    """A running app, the keys that a person presses, and the content of the screen."""
 
     def __init__(self, app: ZotApp, pilot: Pilot[int], home: LocalHome) -> None:
         self.app = app
@@ -112,7 +112,7 @@ async def stage(
     config = Config(**{"provider": "lab", "cwd": str(directory), "env": env, **settings})
     home = LocalHome(config, ConfigOverrides(frozenset(settings)), keep=keep)
     app = ZotApp(First(home, session, may_open), look=look, clock=clock)
-    # Who tries how long a question takes no keys brings a clock; nobody else has to wait for that.
+    # Tests of the time in which a question ignores keys pass a clock; other tests do not wait for it.
     hurried: dict[str, Any] = {"IGNORE_KEYS_S": 0.1, "_PAUSE_S": 0.1} if clock is time.monotonic else {}
     try:
         with mock.patch.multiple(zot.ui.terminal.question_views, **hurried) if hurried else nullcontext():

@@ -1,4 +1,4 @@
-"""What is shown of a call before it is allowed: all that would run."""
+"""The display of a call before it is allowed: the whole command."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ say "edited"
 
 
 class Clock:
-    """A time that goes on when it is told to, and knows if anybody has looked at it since."""
+    """A time that a test advances, and that records whether it was read since."""
 
     def __init__(self) -> None:
         self._now_s = 100.0
@@ -226,7 +226,7 @@ async def test_keys_typed_as_a_question_appears_go_to_the_editor_and_enter_appro
         await person.sees("ready")
         await person.says("!bash touch x")
         await person.sees("stop typing to answer")
-        # Whoever types all the time is typing to the editor, however long that takes.
+        # A user who types without a pause types into the editor, however long that takes.
         for pause_s, character in ((0.0, "a"), (0.5, "y"), (0.3, "a"), (0.3, "y")):
             clock.pass_(pause_s)
             await person.until(lambda: clock.is_read, "that the time is looked at")
@@ -334,7 +334,7 @@ async def test_an_unfolded_call_shows_all_its_arguments(tmp_path: Path) -> None:
         for name, args, _ in calls:
             await person.says(f"!script call {name} {args} ;; --- ;; say 'z'")
             await person.idle()
-        person.app.transcript.fold_all()  # What was asked for is on the screen, too: only calls are looked at.
+        person.app.transcript.fold_all()  # The prompt is on the screen, too; only calls count here.
         shown = [one for one in person.app.transcript.entries if isinstance(one, CallEntry)]
         for entry, (name, _, last) in zip(shown, calls, strict=True):
             rows = [strip.text.rstrip() for strip in entry.draw(80, person.app.look)]

@@ -1,4 +1,4 @@
-"""What is written comes to the model as it was written, and what was written before comes back as it stood."""
+"""The editor sends its text unchanged, and recalls earlier prompts unchanged."""
 
 from __future__ import annotations
 

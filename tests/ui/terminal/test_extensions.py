@@ -283,7 +283,7 @@ async def test_a_panel_gets_keys_at_once_and_stray_typing_triggers_nothing(tmp_p
         await person.until(lambda: keys(player) == moves, "the keys that move")
         assert person.app.editor.text == ""
         clock.now += 0.25
-        await person.pilot.press("a")  # Somebody types on, and looks at something else.
+        await person.pilot.press("a")  # The user continues to type, and looks elsewhere.
         clock.now += 0.25
         await person.pilot.press("b")
         clock.now += 0.4

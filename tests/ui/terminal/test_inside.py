@@ -1,4 +1,4 @@
-"""What is used of Textual that it does not offer: in one place, not before an app is made, and still there."""
+"""Private parts of Textual in use: in one place, not before an app is made, and still there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long conversations and fast models: the work grows with the screen, not with what was said."""
+"""Long conversations and fast models: the work grows with the screen, not with the transcript."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def png(width: int, height: int) -> bytes:
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the terminal is sent besides what is drawn."""
+    """The bytes that the terminal receives besides the drawing."""
     found: list[str] = []
     monkeypatch.setattr(ZotApp, "send", lambda _, text: found.append(text))
     for name in ("TMUX", "NO_COLOR"):

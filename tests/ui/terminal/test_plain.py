@@ -41,7 +41,7 @@ for frame in frames():
 
 
 class Lines:
-    """What was typed, and what was written."""
+    """The typed input and the output."""
 
     def __init__(self, running: asyncio.Task[int], typed: int, incoming: int, written: io.StringIO) -> None:
         self.running = running
@@ -58,18 +58,18 @@ class Lines:
         os.write(self._typed, b"\x04")
 
     async def read(self) -> None:
-        """Wait until what was typed has been read."""
+        """Wait until the typed input has been read."""
         async with asyncio.timeout(PATIENCE_S):
             while select.select([self._incoming], [], [], 0)[0]:
                 await asyncio.sleep(0.01)
 
     @property
     def unread(self) -> str:
-        """What was written, and not returned before."""
+        """The output that was not returned before."""
         return self._written.getvalue()[self._read :]
 
     async def until(self, text: str) -> str:
-        """Return what was written up to and including a text, and not returned before."""
+        """Return the output up to and including a text, from the first character not returned before."""
         async with asyncio.timeout(PATIENCE_S):
             while (found := self._written.getvalue().find(text, self._read)) < 0:
                 await asyncio.sleep(0.01)

@@ -49,7 +49,7 @@ RESTORED = (b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[?1003l", b"\x1b[?2004l")
 
 
 class PtyProcess:
-    """A program at a terminal, and what it has written there."""
+    """A program at a terminal, and its output there."""
 
     def __init__(self, argv: list[str], cwd: Path, env: dict[str, str], *, errors: int | None = None) -> None:
         self._mine, theirs = pty.openpty()
@@ -313,7 +313,7 @@ def test_a_stalled_terminal_does_not_stop_the_run(tmp_path: Path) -> None:
             time.sleep(0.05)
         person.written = b""
         person.until(b"that is all")
-        assert len(person.written) < 60_000  # What nobody could see any more was left out.
+        assert len(person.written) < 60_000  # Lines that scrolled away at once were omitted.
         person.type(b"\x11")
         assert person.end() == 0
 

@@ -1,4 +1,4 @@
-"""What is there when a session is gone on with: what was said, and what somebody still has to decide."""
+"""The screen of a resumed session: the earlier conversation, and the pending approval."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Talking in a terminal: what is said, what is streamed, what is aborted, what waits."""
+"""Talking in a terminal: prompts, streaming, aborts and the queue."""
 
 from __future__ import annotations
 
