@@ -26,9 +26,11 @@ _IDLE_SESSIONS = 1000
 _LOADED, _ACTIVE, _TURNS = 1000, 100, 6000
 _TURN = "!script words 100"
 _WATCH_S = 5.0
-#: How long the work of creating many sessions may take to settle, and the share of a core, in per cent, that is idle.
-_SETTLE_S = 10.0
-_BUSY = 1.0
+#: How long the work of creating many sessions may take to settle; the share of a core, in per cent, that is idle;
+#: and for how long: the daemon frees memory a second or two after the work.
+_SETTLE_S = 15.0
+_BUSY = 0.5
+_QUIET_S = 3.0
 #: How long a daemon may take to free the memory of closed sessions.
 _RECLAIM_S = 6.0
 _REFERENCE = "import asyncio,msgspec,httptools,sqlite3,sys; sys.stdout.write('{'); sys.stdout.flush()"
@@ -307,7 +309,7 @@ def _call(method: str, number: str, **params: object) -> bytes:
 def _settle(pid: int) -> None:
     """Wait until a process has been almost idle for a while."""
     deadline = perf_counter() + _SETTLE_S
-    while perf_counter() < deadline and _share(pid, 0.5) > _BUSY:
+    while perf_counter() < deadline and _share(pid, _QUIET_S) > _BUSY:
         pass
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -26,16 +25,15 @@ FILE_NAME = "config.toml"
 #: Settings that belong elsewhere.
 _ELSEWHERE = {"api_key": "a key does not belong in this file: run `zot login PROVIDER`, or set the provider's variable"}
 
+# Patterns are compiled when first used: start-up budget.
 #: No user before the host and no query after the path: a token in an address would end up in logs.
-_ADDRESS = re.compile(r"(wss?)://(\[[0-9A-Fa-f:.]+\]|[^\s/:@?#\[\]]+):(\d{1,5})(/[^\s?#]*)?")
+_ADDRESS = r"(wss?)://(\[[0-9A-Fa-f:.]+\]|[^\s/:@?#\[\]]+):(\d{1,5})(/[^\s?#]*)?"
 _MAX_PORT = 65_535
 #: A pool of workers; and a branch, as git allows it without quotes.
-_POOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_BRANCH = re.compile(r"(?!.*(?:\.\.|//|/\.|\.lock(?:/|$)|[./]$))[A-Za-z0-9][A-Za-z0-9._/-]{0,199}")
+_POOL = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+_BRANCH = r"(?!.*(?:\.\.|//|/\.|\.lock(?:/|$)|[./]$))[A-Za-z0-9][A-Za-z0-9._/-]{0,199}"
 #: A repository: an address without password, query or option, or an absolute path.
-_REPOSITORY = re.compile(
-    r"(?:git\+)?(?:(?:https|ssh)://(?:[A-Za-z0-9._~-]+@)?[A-Za-z0-9\[][A-Za-z0-9.:\[\]-]*/|file:///)[^\s?#\0]+|/[^\0\n]+"
-)
+_REPOSITORY = r"(?:git\+)?(?:(?:https|ssh)://(?:[A-Za-z0-9._~-]+@)?[A-Za-z0-9\[][A-Za-z0-9.:\[\]-]*/|file:///)[^\s?#\0]+|/[^\0\n]+"
 #: Settings of an agent that gateways and workers use themselves: a session does not know them.
 _OF_FLEET = frozenset({"pool", "workspace", "branch"})
 
@@ -98,7 +96,7 @@ class FleetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def _check_pool(name: str) -> None:
-    if not _POOL.fullmatch(name):
+    if not re.fullmatch(_POOL, name):
         raise ValueError("expected the name of a pool: up to 64 letters, digits, '.', '_' and '-'")
 
 
@@ -144,11 +142,11 @@ class AgentTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError("expected a path that begins with / or ~/")
         if self.pool is not None:
             _check_pool(self.pool)
-        if self.workspace is not None and not _REPOSITORY.fullmatch(self.workspace):
+        if self.workspace is not None and not re.fullmatch(_REPOSITORY, self.workspace):
             raise ValueError(
                 "expected a repository without a password: git+ssh://host/path, git+https://…, or an absolute path"
             )
-        if self.branch is not None and not _BRANCH.fullmatch(self.branch):
+        if self.branch is not None and not re.fullmatch(_BRANCH, self.branch):
             raise ValueError("expected the name of a branch")
 
     @property
@@ -318,7 +316,7 @@ class ListenAddress(msgspec.Struct, frozen=True):
     @staticmethod
     def parse(text: str) -> ListenAddress:
         """Parse an address. Raise ValueError if it is invalid."""
-        found = _ADDRESS.fullmatch(text)
+        found = re.fullmatch(_ADDRESS, text)
         if found is None or int(found[3]) > _MAX_PORT:
             raise ValueError("expected addresses such as ws://127.0.0.1:7777, without a user, a query or a token")
         return ListenAddress(found[1], found[2].strip("[]"), int(found[3]), (found[4] or "").rstrip("/"))
@@ -333,6 +331,8 @@ class ListenAddress(msgspec.Struct, frozen=True):
         """True if only this machine can connect. Names other than localhost may resolve to any address."""
         if self.host.lower() == "localhost":
             return True
+        import ipaddress
+
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:

@@ -22,8 +22,8 @@ SANDBOX_MARK = "/.zot-sandbox"
 _SHORTER = "name a shorter one with --socket or ZEROCLAW_SOCKET"
 
 _WORD = (1 << 64) - 1
-_DRIVE = re.compile(rb"(\\\\\?\\)?([A-Za-z]):")
-_SHARE = re.compile(rb"\\\\([^\\/?.][^\\/]*)[\\/]([^\\/]+)")
+_DRIVE = rb"(\\\\\?\\)?([A-Za-z]):"
+_SHARE = rb"\\\\([^\\/?.][^\\/]*)[\\/]([^\\/]+)"
 #: Rust's numbers for kinds of path prefixes.
 _IS_VERBATIM_DRIVE, _IS_SHARE, _IS_DRIVE = 2, 4, 5
 
@@ -214,10 +214,10 @@ def _turned(word: int, left: int) -> int:
 
 def _beginning(path: bytes) -> tuple[bytes, bytes]:
     """Return the hash input of a path's drive or share, and the rest of the path."""
-    if match := _DRIVE.match(path):
+    if match := re.match(_DRIVE, path):
         kind = _IS_VERBATIM_DRIVE if match[1] else _IS_DRIVE
         return kind.to_bytes(8, "little") + match[2].upper(), path[match.end() :]
-    if match := _SHARE.match(path):
+    if match := re.match(_SHARE, path):
         names = (len(name).to_bytes(8, "little") + name for name in match.groups())
         return _IS_SHARE.to_bytes(8, "little") + b"".join(names), path[match.end() :]
     return b"", path
