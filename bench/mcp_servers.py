@@ -26,7 +26,7 @@ def sleeping_servers(installations: Sequence[Installation], rounds: int) -> list
                 if number:  # The first round warms up.
                     taken[installation.name, count].append(sample)
     rows = []
-    names = (("mcp: first request beside 25 servers", 1, 5.0), ("mcp: opening a session with 25 servers", 0, 20.0))
+    names = (("mcp: first request beside 25 servers", 1, 5.0), ("mcp: opening a session with 25 servers", 0, 10.0))
     for name, index, at_most in names:
         for installation in installations:
             none, many = ([one[index] * 1e3 for one in taken[installation.name, count]] for count in (0, _SERVERS))

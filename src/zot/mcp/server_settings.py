@@ -18,8 +18,9 @@ def find_servers(config: Config, cwd: str) -> list[McpSource]:
         from zot.mcp.project_servers import trusted_servers  # Imported lazily: few projects have servers.
 
         found = {one.name: one for one in trusted_servers(config, cwd)}
+    env = dict(config.environment)  # `os.environ` decodes each variable at every access.
     for name, server in config.mcp.items():
-        found[name] = make_source(name, server, config.environment, cwd, "")
+        found[name] = make_source(name, server, env, cwd, "")
     return [_of_agent(found[name], config) for name in sorted(found)]
 
 

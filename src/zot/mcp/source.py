@@ -17,6 +17,9 @@ from zot.text import printable
 from zot.tools.environment import ENVIRONMENT, PROXIES
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+#: The variables that every program gets, besides those that begin with `_PASSED_PREFIXES`.
+_PASSED = ENVIRONMENT | PROXIES | {"TMPDIR"}
+_PASSED_PREFIXES = ("LC_", "XDG_")
 
 
 class McpSource(msgspec.Struct, frozen=True):
@@ -103,8 +106,7 @@ def _remote(shown: dict[str, Any], server: McpServer, env: Mapping[str, str] | N
 
 def _clean(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of ``env`` that name places and manners. Secrets are passed by configuration only."""
-    passed = ENVIRONMENT | PROXIES | {"TMPDIR"}
-    return {key: value for key, value in env.items() if key in passed or key.startswith(("LC_", "XDG_"))}
+    return {key: value for key, value in env.items() if key in _PASSED or key.startswith(_PASSED_PREFIXES)}
 
 
 def _expanded(text: str, env: Mapping[str, str] | None) -> str:
@@ -121,4 +123,4 @@ def _expanded(text: str, env: Mapping[str, str] | None) -> str:
             raise ConfigError(f"the variable {name} is not set")
         return known
 
-    return _VARIABLE.sub(value, text)
+    return _VARIABLE.sub(value, text) if "${" in text else text

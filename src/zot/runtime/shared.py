@@ -158,10 +158,11 @@ class BorrowedProcesses:
 
     async def close(self) -> None:
         """End the processes started here. Idempotent; afterwards nothing can be started here."""
-        from zot.tools.process import CLOSE_GRACE_S  # Imported lazily: only with processes is it loaded.
-
         self._closed = True
-        await self.end_all(self._key, grace_s=CLOSE_GRACE_S)
+        if self._used is not None:
+            from zot.tools.process import CLOSE_GRACE_S  # Imported lazily: only with processes is it loaded.
+
+            await self.end_all(self._key, grace_s=CLOSE_GRACE_S)
 
     def kill_all(self) -> None:
         """Kill the processes started here, as `Processes` says."""
