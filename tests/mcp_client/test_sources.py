@@ -122,7 +122,7 @@ def test_the_flag_is_parsed_and_checked() -> None:
     from zot.config.flags import mcp_server
 
     assert mcp_server("a=run 'x y' z") == ("a", McpServer(command="run", args=("x y", "z")))
-    for wrong in ("run", "=run", "a=", "a__b=x", "a='x", "é=x", "-a=x", "x" * 33 + "=y"):
+    for wrong in ("run", "=run", "a=", "a__b=x", "a_=x", "a='x", "é=x", "-a=x", "x" * 33 + "=y"):
         with pytest.raises(ValueError, match=r"expected NAME=COMMAND|is not a valid server name"):
             mcp_server(wrong)
 

@@ -312,10 +312,14 @@ def mcp_server(text: str) -> tuple[str, McpServer]:
 
 
 #: The rule that `is_mcp_name` checks.
-MCP_NAME_RULE = "up to 32 letters, digits, `-` and single `_`, and a letter or digit first"
+MCP_NAME_RULE = "up to 32 letters, digits, `-` and single `_`, a letter or digit first, and no `_` last"
 
 
 def is_mcp_name(name: str) -> bool:
-    """True if a server can be called ``name``. Two underscores separate it from the names of its tools."""
+    """True if a server can be called ``name``. Two underscores separate it from the names of its tools.
+
+    So the tool `_x` of the server `a` has another name than the tool `x` of a server `a_`, which is not allowed.
+    """
     letters = name.replace("-", "").replace("_", "")
-    return letters.isascii() and letters.isalnum() and len(name) <= 32 and name[0].isalnum() and "__" not in name
+    is_plain = letters.isascii() and letters.isalnum() and len(name) <= 32
+    return is_plain and name[0].isalnum() and name[-1] != "_" and "__" not in name
