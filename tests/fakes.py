@@ -275,6 +275,7 @@ class SlowStore:
     is_broken = False
     shared = False
     keeps = False
+    is_continued = False
     left_behind = False
     epoch = 1
     last_run = 0

@@ -99,7 +99,10 @@ class PermissionGranted(msgspec.Struct, frozen=True, gc=False, omit_defaults=Tru
 
 
 class CallStarted(msgspec.Struct, frozen=True, gc=False, tag="began", tag_field="type"):
-    """A tool ``call`` in a turn with an approval is about to start; without a result, it may or may not have run."""
+    """A tool ``call`` is about to start; without a result, it may or may not have run.
+
+    Recorded in a turn with an approval, and in sessions whose runs another process may continue.
+    """
 
     call: str
 
@@ -158,11 +161,13 @@ def messages_of(row: Row) -> tuple[Message, ...]:
 class Acquired(msgspec.Struct, frozen=True):
     """Result of `Store.begin`: the rows that others added since the last look.
 
-    If ``answer`` is set, the prompt to run has been answered already, and the lease was not acquired.
+    If ``answer`` is set, the prompt to run has been answered already, and the lease was not acquired. If
+    ``was_aborted``, a client has aborted the newest run, whether or not its process recorded the end.
     """
 
     rows: Sequence[tuple[int, Row]] = ()
     answer: bytes | None = None
+    was_aborted: bool = False
 
 
 class StoredRequest(msgspec.Struct, frozen=True):
@@ -237,6 +242,10 @@ class Store(Protocol):
 
         A ``parked`` run is unfinished; recovery finds it.
         """
+
+    @property
+    def is_continued(self) -> bool:
+        """True if another process may continue a run that this one leaves: it must know which calls have begun."""
 
     @property
     def left_behind(self) -> bool:
@@ -316,6 +325,7 @@ class MemoryStore:
     is_broken = False
     shared = False
     keeps = False
+    is_continued = False
     left_behind = False
     epoch = 1
 

@@ -20,6 +20,7 @@ from zot.messages import TextBlock
 from zot.providers.base import Deadlines, HttpRequest
 from zot.runtime.open import OpenRequest, open_session
 from zot.runtime.shared import SharedResources
+from zot.session.recovery import WaitingRuns
 from zot.session.session import Session
 from zot.store import SettingsChanged
 from zot.tools.process import Program
@@ -43,7 +44,7 @@ class House:
 
     async def open(self, session: str = "s", *, agent: str = "", guarded: bool = False, **settings: object) -> Session:
         request = OpenRequest(
-            config=self.config(session, **settings), agent=agent, guarded=guarded, keeps_approvals=True
+            config=self.config(session, **settings), agent=agent, guarded=guarded, unfinished=WaitingRuns.RESUME
         )
 
         def adapt(recorded: SettingsChanged) -> OpenRequest:

@@ -476,7 +476,9 @@ async def test_a_run_killed_while_waiting_is_continued_by_another_process(
     settings: dict[str, Any] = {"provider": "lab", "policy": ("bash=ask",), "session": "s"}
     resources = SharedResources()
     config, overrides = Config(**settings, env={"ZOT_HOME": str(home)}), ConfigOverrides(frozenset(settings))
-    session = await open_session(OpenRequest(config=config, overrides=overrides, keeps_approvals=True), resources)
+    session = await open_session(
+        OpenRequest(config=config, overrides=overrides, unfinished=WaitingRuns.RESUME), resources
+    )
     listener = listen(session)
     assert session.approvals.pending is not None
     assert session.approvals.pending.id == request["id"]

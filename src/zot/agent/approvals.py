@@ -275,15 +275,19 @@ class PendingApprovals:
         finally:
             self._open = None
 
-    def reopen(self, run: Run, waiting: WaitingForApproval, *, left_s: float) -> None:
-        """Reopen the question of a run whose process is gone, for ``left_s`` seconds."""
-        for row in waiting.rows:
+    def restore(self, run: Run, rows: Sequence[Row]) -> None:
+        """Restore the earlier questions of a run whose process is gone, and the names of those who prompted it."""
+        for row in rows:
             if isinstance(row, ApprovalRequest):
                 self._asked = max(self._asked, _number(row.id))
             elif isinstance(row, ApprovalAnswer):
                 self._remember(row)
             elif isinstance(row, UserMessage):
                 run.prompted_by.add(row.by)
+
+    def reopen(self, run: Run, waiting: WaitingForApproval, *, left_s: float) -> None:
+        """Reopen the question of a run whose process is gone, for ``left_s`` seconds."""
+        self.restore(run, waiting.rows)
         question = self._approver.judge(waiting.call, waiting.request.args)
         is_same = isinstance(question, ApprovalQuestion) and question.summary == waiting.request.summary
         self._open = _opened(

@@ -67,6 +67,15 @@ if TYPE_CHECKING:
     from zot.agent.output_schema import Expected  # Imported lazily elsewhere: rarely needed, slow to load.
 
 
+#: The result for the model of a call that had begun when its worker was lost.
+UNCERTAIN_RESULT = (
+    "uncertain: this call began, and the machine that ran it was lost before there was a result. It may have had its "
+    "effects, in part or in full, and was not run again; check before you repeat it"
+)
+#: How often a read-only call starts, if the processes that run it keep dying.
+_MAX_STARTS = 3
+
+
 class Budget(msgspec.Struct, frozen=True):
     """Limits for all model calls of a session together; None means unlimited."""
 
@@ -416,6 +425,8 @@ class CallRunner:
         if call.args is None:
             return RefusedCall(f"not run: the arguments are not a usable JSON object. What was sent: {call.malformed}")
         tool = tools.get(call.name)
+        if (begun := run.begun.get(call.id, 0)) and (tool is None or not tool.read_only or begun >= _MAX_STARTS):
+            return RefusedCall(UNCERTAIN_RESULT)
         if tool is None:
             known = ", ".join(sorted(tools)) or "none"
             return RefusedCall(f"there is no tool named {call.name!r}; there are: {known}")

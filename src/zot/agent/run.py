@@ -7,7 +7,7 @@ which order. Its owner ends it, also if the loop was cancelled before its first 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -142,6 +142,8 @@ class Run:
         #: Decisions about calls, by id: of extensions, and of a person.
         self.decisions: dict[str, CallDecision] = {}
         self.answers: dict[str, ApprovalVerdict] = {}
+        #: How often open calls, by id, have started in processes that are gone.
+        self.begun: Mapping[str, int] = {}
         #: Final output of interrupted calls, by id.
         self.last_words: dict[str, str] = {}
         #: Names of the tokens whose clients prompted or steered it; "" for local ones.
@@ -151,9 +153,12 @@ class Run:
         #: Whether a person was asked in this turn: then calls are recorded before they start.
         self._careful = False
 
-    def unpark(self, step: int) -> None:
-        """Continue a parked run in its turn ``step``, with calls open."""
-        self.phase, self.step, self._careful = RunPhase.USING_TOOLS, step, True
+    def unpark(self, step: int, begun: Mapping[str, int] | None = None) -> None:
+        """Continue a parked run in its turn ``step``, with calls open.
+
+        ``begun`` says how often each of them has started in processes that are gone.
+        """
+        self.phase, self.step, self._careful, self.begun = RunPhase.USING_TOOLS, step, True, begun or {}
 
     def prompt(
         self, text: str, images: Sequence[ImageBlock] = (), *, channel: str = "", prompt_id: str = "", by: str = ""
@@ -190,7 +195,7 @@ class Run:
         self.decisions.clear()
         self.answers.clear()
         self.last_words.clear()
-        self._careful = False
+        self._careful, self.begun = False, {}
         self.recorder.emit([TurnStart(self.step)])
 
     def retrying(self, reason: str, *, attempt: int, delay_s: float) -> None:
@@ -239,12 +244,15 @@ class Run:
     async def beginning(self, calls: Sequence[CallBlock], *, changing: bool) -> None:
         """Record that calls are about to start, as far as recovery after a crash needs it.
 
-        Once a person was asked, each call is recorded by id. If a call is ``changing`` anything, all rows are
-        synced first: after a power loss the transcript still shows the call, and it does not run again.
+        Once a person was asked, or if another process may continue the run, each call is recorded by id. If a call is
+        ``changing`` anything, all rows are synced first: after a power loss the transcript still shows the call, and it
+        does not run again.
         """
-        if self._careful and self.recorder.store.keeps and calls:
+        store = self.recorder.store
+        if calls and store.keeps and (self._careful or store.is_continued):
             self.recorder.emit([], *(CallStarted(call.id) for call in calls))
-            await self.recorder.store.settled()
+            if self._careful:
+                await store.settled()
         if changing:
             await self.recorder.store.synced()
 

@@ -82,9 +82,10 @@ def take(connection: Connection, sessions: Sequence[int]) -> list[TakenRequest]:
     ]
 
 
-def conclude(connection: Connection, taken: TakenRequest, outcome: Outcome) -> None:
-    """Store the outcome of a request, and ring for it."""
-    connection.execute("UPDATE requests SET outcome = ? WHERE id = ?", (msgspec.json.encode(outcome), taken.id))
+def conclude(connection: Connection, taken: TakenRequest, outcome: Outcome, aborted_run: int | None) -> None:
+    """Store the outcome of a request, with the run that it has aborted, if any, and ring for it."""
+    query = "UPDATE requests SET outcome = ?, aborted_run = ? WHERE id = ?"
+    connection.execute(query, (msgspec.json.encode(outcome), aborted_run, taken.id))
     ring(connection, taken.session)
 
 

@@ -57,6 +57,8 @@ class SessionStore(ABC):
 
     shared = True
     keeps = True
+    #: Whether another process may continue a run that this one leaves.
+    is_continued = False
     #: Whether opening this record created the session.
     is_new = False
 

@@ -73,8 +73,9 @@ class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
     joinable: bool = False
     #: Create a recorded session that does not exist. Otherwise `open_session` raises NoSuchSession.
     creates: bool = True
-    #: Resume a run that waits for an approval, and request approvals even while no client can answer them.
-    keeps_approvals: bool = False
+    #: Treatment of an unfinished run whose process died. RESUME and CONTINUE also request approvals while no client can
+    #: answer them.
+    unfinished: WaitingRuns = WaitingRuns.LEAVE
     #: The host's request that it is opened for.
     host_request: IdempotentRequest | None = None
     #: The files as the user's editor has them; not used with a lock, which the editor would not keep.
@@ -143,7 +144,7 @@ async def open_session(request: OpenRequest, resources: SharedResources) -> Sess
                 raise
             # From here on the session closes the journal at its end.
             session = parts.session(record, TranscriptPast(changes, stored.rows, record.totals, journal.close))
-            await session.worker.recover(WaitingRuns.RESUME if request.keeps_approvals else WaitingRuns.LEAVE)
+            await session.worker.recover(request.unfinished)
         except BaseException:
             await journal.close()
             raise

@@ -213,8 +213,11 @@ class FleetWorker:
         stores = [(session.store, session) for session in self._pool.sessions]
         by_number = {store.number: session for store, session in stores if isinstance(store, SessionStore)}
         for taken in await self._journal.writing(worker_requests.take, [*held]):
-            outcome = _answered(by_number.get(taken.session), taken)
-            await self._journal.writing(worker_requests.conclude, taken, outcome)
+            session = by_number.get(taken.session)
+            outcome, aborted_run = _answered(session, taken), None
+            if session is not None and isinstance(taken.request, AbortRun) and not outcome.problem:
+                aborted_run = session.history.run
+            await self._journal.writing(worker_requests.conclude, taken, outcome, aborted_run)
 
 
 def _answered(session: Session | None, taken: TakenRequest) -> Outcome:
@@ -280,6 +283,7 @@ async def serve_worker(
     resources = SharedResources(own_process=True, serves_many=True)
     audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=asyncio.get_running_loop().call_soon)
     parts = DaemonParts(place, agents, journal=journal, resources=resources, audit=audit, flags=flags)
+    parts.is_worker = True
     parts.workspaces = Workspaces(parts, checks_out=True)
     sessions = worker_sessions(parts)
     worker = FleetWorker(sessions, journal, pool, parts.workspaces)

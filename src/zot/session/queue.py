@@ -90,6 +90,8 @@ class _QueuedJob(msgspec.Struct, eq=False, kw_only=True):
     is_unwanted: bool = False
     error: AgentError | None = None
     aborted: bool = False
+    #: Whether the run is left to another process.
+    is_parked: bool = False
     #: Tool calls of the run that could not run.
     blocked: Sequence[BlockedCall] = ()
 
@@ -107,6 +109,7 @@ class _QueuedJob(msgspec.Struct, eq=False, kw_only=True):
 
     def park(self) -> None:
         """Report that another process will finish it."""
+        self.is_parked = True
         _notify(self.observer.parked)
 
     def forget(self) -> None:
@@ -137,9 +140,9 @@ class CompactJob(_QueuedJob):
 
 
 class ResumedJob(_QueuedJob):
-    """The rest of a run that waits for an approval and whose process is gone."""
+    """The rest of a run whose process is gone: it waits for an approval, or continues at once."""
 
-    waiting: WaitingForApproval
+    waiting: WaitingForApproval | None
 
 
 class ReplaceJob(_QueuedJob):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 import msgspec
@@ -37,6 +37,7 @@ from zot.messages import ZERO, Message, ResultBlock, TextBlock, show_result_cont
 from zot.session.history import History
 from zot.session.transcripts import TranscriptPast
 from zot.store import (
+    CallStarted,
     Change,
     GuardSet,
     LockChanged,
@@ -65,11 +66,23 @@ class Interrupted(msgspec.Struct, frozen=True):
 Findings: TypeAlias = Clean | Interrupted | WaitingForApproval
 
 
+class AmongCalls(msgspec.Struct, frozen=True):
+    """A run, with ``rows`` so far, whose process died between a reply with tool calls, of turn ``step``, and the next.
+
+    ``begun`` counts how often each open call has started: without a result, its effects are uncertain.
+    """
+
+    step: int
+    rows: Sequence[Row]
+    begun: Mapping[str, int]
+
+
 class WaitingRuns(enum.Enum):
-    """Treatment of a run that waits for an approval after its process died."""
+    """Treatment of an unfinished run after its process died. It is ended if neither applies."""
 
     LEAVE = "leave it to a process that resumes it, unless it has been answered: then end it"
     RESUME = "resume it here if it has been answered or its deadline has not passed, else end it"
+    CONTINUE = "as RESUME, and continue a run that was among its tool calls, unless it was aborted"
     END = "end it"
 
 
@@ -107,6 +120,25 @@ def _waiting(transcript: Transcript, rows: Sequence[Row]) -> WaitingForApproval 
                 pass
             case _:
                 return None
+    return None
+
+
+def _among_calls(rows: Sequence[Row]) -> AmongCalls | None:
+    """Return where a run was among its tool calls; None if it was elsewhere, or was being aborted."""
+    begun: dict[str, int] = {}
+    has_called = False
+    for row in reversed(rows):
+        match row:
+            case CallStarted(call=call):
+                begun[call] = begun.get(call, 0) + 1
+            case TurnEnd(stop="tool_use"):
+                has_called = True
+            case TurnStart(step=step):
+                return AmongCalls(step, rows, begun) if has_called else None
+            case Done() | TurnEnd() | ApprovalAnswer(decision="aborted"):
+                return None
+            case _:
+                pass
     return None
 
 
@@ -176,7 +208,7 @@ def needs_lease(found: Findings, store: Store, waiting: WaitingRuns) -> bool:
     """True if the state that `inspect` ``found`` must be recovered, for which the lease is needed."""
     match found:
         case Clean():
-            return store.left_behind and waiting is WaitingRuns.RESUME
+            return store.left_behind and waiting in (WaitingRuns.RESUME, WaitingRuns.CONTINUE)
         case WaitingForApproval(answer=None):
             return waiting is not WaitingRuns.LEAVE
         case _:
@@ -190,11 +222,11 @@ async def recover(
     *,
     now: Callable[[], str],
     time_s: float,
-) -> WaitingForApproval | None:
+) -> WaitingForApproval | AmongCalls | None:
     """Load the rows of other processes and end a run that a dead one left open. The caller holds the lease.
 
-    A run to resume here is returned instead. Only a run that was begun in this journal can resume: approvals in an
-    imported or forked session do not count.
+    A run to resume or continue here is returned instead. Only a run that was begun in this journal can resume:
+    approvals in an imported or forked session do not count.
     """
     store = history.store
     history.apply_stored([row for _, row in foreign])
@@ -203,20 +235,23 @@ async def recover(
         return None
     history.must_recover = True
     rows = [row for _, row in await store.newest()]
+    resumes = waiting in (WaitingRuns.RESUME, WaitingRuns.CONTINUE) and store.left_behind
     match inspect(history.transcript, rows, now=now()):
+        case Interrupted() if waiting is WaitingRuns.CONTINUE and resumes and (left := _among_calls(rows)) is not None:
+            return left
         case Interrupted(ending=ending):
             history.amend(ending)
-        case WaitingForApproval(answer=answer) as found:
+        case WaitingForApproval(answer=answer) as asked:
             if waiting is WaitingRuns.LEAVE and answer is None:
                 return None
-            if waiting is WaitingRuns.RESUME and store.left_behind:
-                if answer is not None or found.left_s(time_s) > 0:
-                    return found
-                expired = _expired(found, now())
+            if resumes:
+                if answer is not None or asked.left_s(time_s) > 0:
+                    return asked
+                expired = _expired(asked, now())
                 history.amend(expired)
                 rows += expired
-            if isinstance(left := _interrupted(history.transcript, rows, now=now()), Interrupted):
-                history.amend(left.ending)
+            if isinstance(found := _interrupted(history.transcript, rows, now=now()), Interrupted):
+                history.amend(found.ending)
         case Clean():
             pass
     history.must_recover = False

@@ -13,7 +13,7 @@ from zot.agent.approvals import PendingApprovals, WaitingForApproval
 from zot.agent.compaction import compact
 from zot.agent.hooks import ApprovalQuestion, ApprovalVerdict
 from zot.agent.loop import Agent
-from zot.agent.run import Run
+from zot.agent.run import Run, RunPhase
 from zot.errors import (
     AgentError,
     ContextExhausted,
@@ -42,8 +42,8 @@ from zot.session.queue import (
     UndoCompactJob,
     is_run,
 )
-from zot.session.recovery import Clean, WaitingRuns, inspect, needs_lease, recover
-from zot.store import Row
+from zot.session.recovery import AmongCalls, Clean, WaitingRuns, inspect, needs_lease, recover
+from zot.store import Acquired, Row
 
 if TYPE_CHECKING:
     from zot.agent.pending_questions import PendingQuestions
@@ -141,6 +141,8 @@ class Worker:
         #: Whether runs that wait for an approval resume here; approvals are then requested even while no subscriber can
         #: answer them.
         self._resumes = False
+        #: Whether runs that were among their tool calls continue here.
+        self._continues = False
         self._current: _Current | None = None
         self._working: asyncio.Task[None] | None = None
         #: Whether a run that waits for an approval is being left to another process.
@@ -277,11 +279,12 @@ class Worker:
         """Recover from the death of a process that ran this session: end its run, or resume it, as ``waiting`` says.
 
         With RESUME, a run that waits for an approval is pending again until it is answered or its deadline, by
-        ``clock``, has passed; and from now on approvals are requested even while no subscriber can answer. Does nothing
-        while another process runs the session. Raise AgentError.
+        ``clock``, has passed; and from now on approvals are requested even while no subscriber can answer. CONTINUE,
+        too, holds from now on. Does nothing while another process runs the session. Raise AgentError.
         """
         self._clock = clock
-        self._resumes = self._resumes or waiting is WaitingRuns.RESUME
+        self._continues = self._continues or waiting is WaitingRuns.CONTINUE
+        self._resumes = self._resumes or self._continues or waiting is WaitingRuns.RESUME
         newest, self._newest = self._newest, None
         if self._current is not None or not self._store.shared:
             return
@@ -309,7 +312,8 @@ class Worker:
     async def close(self, *, parks: bool = False, why: AgentError | None = None) -> None:
         """Abort the run, drop the queue, and accept nothing more. Idempotent.
 
-        With ``parks``, a run that waits for an approval is left for another process to resume.
+        With ``parks``, a run that waits for an approval is left for another process to resume, and so is one
+        among its tool calls if another process may continue it.
         """
         self._closed = True
         why = why or RunCancelled("the session was closed")
@@ -318,6 +322,9 @@ class Worker:
             self._is_parking = True
             self.approvals.park()
         else:
+            run = None if self._current is None or self.aborting else self._current.run
+            is_among_calls = run is not None and run.phase is RunPhase.USING_TOOLS
+            self._is_parking = parks and self._store.is_continued and is_among_calls
             self.abort(why=why)
         await self.finish()
 
@@ -397,14 +404,14 @@ class Worker:
         """Acquire the lease for the current job and recover the session. False if the job is over."""
         job = current.job
         find_answer = job.repeated.stored_answer if isinstance(job, PromptJob) and job.repeated is not None else None
-        waiting: WaitingForApproval | None = None
+        waiting: WaitingForApproval | AmongCalls | None = None
         try:
             async with asyncio.timeout(_ACQUIRE_S if current.ended_by else None) as current.acquiring:
                 acquired = await self._store.begin(find_answer)
                 if isinstance(job, PromptJob) and acquired.answer is not None:
                     job.stored_answer = acquired.answer
                     return False
-                waiting = await self._catch_up(job, acquired.rows)
+                waiting = await self._catch_up(job, acquired)
                 current.leaves_run = waiting is None and self._history.must_recover
             current.acquiring = None
             if waiting is None:
@@ -422,9 +429,12 @@ class Worker:
         self._store.end(parked=waiting is not None)
         return False
 
-    async def _catch_up(self, job: Job, foreign: Sequence[tuple[int, Row]]) -> WaitingForApproval | None:
+    async def _catch_up(self, job: Job, acquired: Acquired) -> WaitingForApproval | AmongCalls | None:
         """Load foreign rows, recover, and record changed settings. Return a run to resume first."""
-        found = await recover(self._history, foreign, self._waiting_runs(job), now=self._now, time_s=self._clock())
+        foreign, waiting = acquired.rows, self._waiting_runs(job)
+        if waiting is WaitingRuns.CONTINUE and (acquired.was_aborted or not self._store.is_continued):
+            waiting = WaitingRuns.RESUME
+        found = await recover(self._history, foreign, waiting, now=self._now, time_s=self._clock())
         configured = self._agent.configured()
         if configured != self._history.configured:
             self._history.amend([configured])
@@ -433,7 +443,9 @@ class Worker:
         return found
 
     def _waiting_runs(self, job: Job) -> WaitingRuns:
-        """Return the treatment of a run that waits for an approval after its process died, before ``job`` runs."""
+        """Return the treatment of an unfinished run after its process died, before ``job`` runs."""
+        if self._continues:
+            return WaitingRuns.CONTINUE
         match job:
             case RecoverJob(waiting=waiting):
                 return waiting
@@ -442,12 +454,17 @@ class Worker:
             case _:
                 return WaitingRuns.RESUME if self._resumes else WaitingRuns.END
 
-    async def _resume_first(self, job: Job, waiting: WaitingForApproval) -> None:
-        """Make a run that waits for an approval the current job; ``job`` follows it, unless it is done by then."""
+    async def _resume_first(self, job: Job, left: WaitingForApproval | AmongCalls) -> None:
+        """Make a run that a dead process left the current job; ``job`` follows it, unless it is done by then."""
         run = self._new_run()
-        run.unpark(waiting.step)
-        self.approvals.reopen(run, waiting, left_s=waiting.left_s(self._clock()))
-        resumed = self._current = _Current(ResumedJob(waiting))
+        if isinstance(left, WaitingForApproval):
+            run.unpark(left.step)
+            self.approvals.reopen(run, left, left_s=left.left_s(self._clock()))
+            resumed = self._current = _Current(ResumedJob(left))
+        else:
+            run.unpark(left.step, left.begun)
+            self.approvals.restore(run, left.rows)
+            resumed = self._current = _Current(ResumedJob(None))
         resumed.run = run
         match job:
             case RecordJob() | RecoverJob():
@@ -494,7 +511,7 @@ class Worker:
         except Exception as problem:  # An unexpected error fails this job, not those after it.
             job.drop(explained(problem, log, "a run"))
         finally:
-            self._store.end(parked=self._is_parking or current.leaves_run)
+            self._store.end(parked=job.is_parked or current.leaves_run)
             job.forget()
 
     async def _rewind(self, job: RewindJob) -> None:
@@ -515,11 +532,11 @@ class Worker:
         assert run is not None
         problem = await self._await_run(current, run)
         job.blocked = run.blocked
-        if self._is_parking:
-            job.park()
-            return
         if current.ended_by is not None:
             await self._end_background(run)
+        if self._is_parking and problem is not None:
+            job.park()
+            return
         try:
             if current.store_failure is None:
                 self._emit_end(current, run, problem)
@@ -538,12 +555,14 @@ class Worker:
         """Wait for the end of a run, requesting approvals as needed; return the exception that ended it early, if
         any."""
         asking: Awaitable[ApprovalVerdict | None] | None = None
-        if isinstance(current.job, ResumedJob):
+        if isinstance(current.job, ResumedJob) and current.job.waiting is not None:
             asking = self.approvals.resume(current.job.waiting)
         while True:
-            if asking is not None:
-                if (problem := await self._await_answer(current, run, asking)) is not None:
-                    return problem
+            if asking is not None and (problem := await self._await_answer(current, run, asking)) is not None:
+                return problem
+            if current.task is None and current.ended_by is not None:  # Aborted before it continued.
+                return asyncio.CancelledError()
+            if asking is not None or current.task is None:
                 body = self._agent.run(run, self._steer)
                 current.task = asyncio.get_running_loop().create_task(body, name="zot run")
             assert current.task is not None

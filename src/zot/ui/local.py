@@ -35,6 +35,7 @@ from zot.runtime.shared import SharedResources
 from zot.session.foreign_runs import ForeignRuns, open_foreign_run
 from zot.session.history import Batch, Subscriber
 from zot.session.queue import EditCompletion, JobObserver, RepeatedPrompt
+from zot.session.recovery import WaitingRuns
 from zot.session.session import AbortableWaits, Session, new_session_id
 from zot.session.side_question import ask, side_config
 from zot.session.transcripts import RewindTarget, TranscriptPast, endings, past_message, past_of
@@ -336,7 +337,7 @@ class LocalConversation:
 
 def _request(config: Config, overrides: ConfigOverrides, past: TranscriptPast | None = None) -> OpenRequest:
     """Return the request for a session that a person sits at."""
-    return OpenRequest(config=config, overrides=overrides, reloadable=True, keeps_approvals=True, past=past)
+    return OpenRequest(config=config, overrides=overrides, reloadable=True, unfinished=WaitingRuns.RESUME, past=past)
 
 
 def _info(model: Model) -> ModelInfo:

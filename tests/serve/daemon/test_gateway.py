@@ -42,6 +42,7 @@ async def working(home: Path, store: str, name: str, *, pool: str = "default", *
     parts = DaemonParts(
         place, AgentConfigs.load(str(home)), journal=journal, resources=resources, audit=audit, flags=given
     )
+    parts.is_worker = True
     parts.workspaces = Workspaces(parts, checks_out=True)
     sessions, stop = worker_sessions(parts), asyncio.Event()
     worker = FleetWorker(sessions, journal, pool, parts.workspaces)

@@ -99,7 +99,7 @@ class PostgresRecord(SessionStore):
         """Take the lease in the writer's thread, store the owner, and read the rows of others."""
         began = time.monotonic()  # Not earlier: other work of the writer may have taken as long as a lease.
         # The row stays locked until the end of the transaction: an append that was under way has ended by then.
-        query = "SELECT fence FROM sessions WHERE number = ? FOR UPDATE"
+        query = "SELECT fence, pool FROM sessions WHERE number = ? FOR UPDATE"
         locked = connection.execute(query, (self.number,)).fetchone()
         session = find(connection, self.id)
         if locked is None or session is None or session.number != self.number:
@@ -115,7 +115,9 @@ class PostgresRecord(SessionStore):
         if find_answer is not None and (answer := find_answer(answers, run)) is not None:
             return _Taken(began, session.epoch, last, run, 0, Acquired(answer=answer))
         rows = rows_after(connection, self.number, self._safe_seq, ALL) if last > self._safe_seq else []
-        fence = locked[0] + 1
+        fence, self.is_continued = locked[0] + 1, locked[1] != ""  # The workers of its pool continue its runs.
+        query = "SELECT 1 FROM requests WHERE session = ? AND aborted_run = ?"
+        was_aborted = run > 0 and connection.execute(query, (self.number, run)).fetchone() is not None
         connection.execute(
             "INSERT INTO leases (session, fence, token, until)"
             " VALUES (?, ?, ?, clock_timestamp() + make_interval(secs => ?)) ON CONFLICT (session)"
@@ -128,7 +130,7 @@ class PostgresRecord(SessionStore):
             " messages = coalesce(CAST(? AS bigint), messages) WHERE number = ?",
             (fence, last + 1, msgspec.json.encode(owner), now, self._counted(last, rows), self.number),
         )
-        return _Taken(began, session.epoch, last, run, fence, Acquired(rows))
+        return _Taken(began, session.epoch, last, run, fence, Acquired(rows, was_aborted=was_aborted))
 
     def _give_back(self, owner: Owner) -> None:
         """Free a lease whose caller no longer waits for it."""

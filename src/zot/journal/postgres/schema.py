@@ -107,6 +107,10 @@ STEPS: tuple[tuple[str, ...], ...] = (
         # The pool of workers that runs a session; '' until its first prompt through a gateway.
         "ALTER TABLE sessions ADD COLUMN pool text NOT NULL DEFAULT ''",
     ),
+    (
+        # The run that a request has aborted: nobody continues it.
+        "ALTER TABLE requests ADD COLUMN aborted_run bigint",
+    ),
 )
 
 

@@ -67,6 +67,8 @@ class DaemonParts:
         self.joinable = False
         #: The pool of workers that runs the prompts; "" if the daemon runs them itself.
         self.worker_pool = ""
+        #: Whether this is a worker: it continues runs of workers that are gone.
+        self.is_worker = False
         #: The checkouts of sessions whose agents have a repository; None without workers.
         self.workspaces: Workspaces | None = None
         #: Paths that no session may reach; keys of certificates are added.

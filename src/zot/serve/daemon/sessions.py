@@ -30,7 +30,7 @@ from zot.serve.daemon.feed import ForeignRunWatcher, RecordedEvents, SessionFeed
 from zot.serve.daemon.server_methods import make_handlers
 from zot.serve.host.requests import RequestAnswered, RequestServer
 from zot.session.history import Batch, Subscriber
-from zot.session.recovery import recover_unusable
+from zot.session.recovery import WaitingRuns, recover_unusable
 from zot.session.side_question import side_config
 from zot.session.transcripts import TranscriptPast, past_of
 from zot.store import SettingsChanged
@@ -268,9 +268,16 @@ class SessionOpener:
             reloadable=True,
             joinable=self._parts.joinable,
             creates=wanted is not None,
-            keeps_approvals=not self._parts.worker_pool,
+            unfinished=self._unfinished(workspace),
             adapt=partial(self._request, session_id, wanted, workspace),
         )
+
+    def _unfinished(self, workspace: _Workspace | None) -> WaitingRuns:
+        """Return the treatment of a run whose process died. A worker continues it, but for one whose changed files were
+        in a checkout of the worker that is gone."""
+        if self._parts.worker_pool:
+            return WaitingRuns.LEAVE
+        return WaitingRuns.CONTINUE if self._parts.is_worker and workspace is None else WaitingRuns.RESUME
 
     async def _conclude(self, session_id: str) -> None:
         """Recover a dead process's run in a session that is read-only because its agent is gone."""

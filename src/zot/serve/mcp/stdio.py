@@ -21,6 +21,7 @@ from zot.serve.mcp.agent import AgentService, McpSessions
 from zot.serve.mcp.server import McpAnswered, McpClientConnection, McpService
 from zot.serve.streams import StreamWriter, serve_lines
 from zot.session.history import Batch
+from zot.session.recovery import WaitingRuns
 from zot.session.session import Session
 from zot.wire.daemon import Grant
 from zot.wire.jsonrpc import NULL, Bad, Reply, RpcRequest, decode, encode_error, frame_too_large
@@ -163,7 +164,7 @@ class OwnMcpSessions(McpSessions):
             config=msgspec.structs.replace(config, **places),
             overrides=overrides,
             creates=wanted is not None,
-            keeps_approvals=True,
+            unfinished=WaitingRuns.RESUME,
         )
         return await open_session(request, self._resources)
 
