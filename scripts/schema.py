@@ -20,7 +20,7 @@ import msgspec
 from zot import events
 from zot.commands import host_self_test
 from zot.messages import ShownMessage
-from zot.panels import CommandAnswer, CommandInfo
+from zot.panels import CommandAnswer, CommandInfo, ResourceInfo
 from zot.wire import (
     daemon,
     daemon_types,
@@ -84,6 +84,12 @@ class Commands(msgspec.Struct, frozen=True):
     commands: tuple[CommandInfo, ...]
 
 
+class Resources(msgspec.Struct, frozen=True):
+    """The resources of MCP servers that prompts can mention."""
+
+    resources: tuple[ResourceInfo, ...]
+
+
 #: The type of `data` in the response to a command; other commands have none.
 _DATA: dict[type[Command], type[msgspec.Struct]] = {
     Hello: HelloData,
@@ -96,6 +102,7 @@ _DATA: dict[type[Command], type[msgspec.Struct]] = {
     rpc.GetModels: Models,
     Ping: Pong,
     rpc.GetCommands: Commands,
+    rpc.GetResources: Resources,
     rpc.RunCommand: CommandAnswer,
 }
 

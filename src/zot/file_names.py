@@ -1,10 +1,10 @@
-"""Names of the files below a directory, found by some of their letters: for mentions in prompts."""
+"""Names found by some of their letters, such as those of the files below a directory: for mentions in prompts."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from zot.text import escaped
 
@@ -32,9 +32,7 @@ class FileNames:
         if self._clock() > self._until:
             self._known = [*self._walk()]
             self._until = self._clock() + _FRESH_S
-        wanted = letters.lower()
-        fits = [(_rank(one.lower(), wanted), len(one), one) for one in self._known if _fits(one.lower(), wanted)]
-        return [path for _, _, path in sorted(fits)[:limit]]
+        return best_matches(self._known, letters, limit)
 
     def _walk(self) -> Iterator[str]:
         count = 0
@@ -48,6 +46,13 @@ class FileNames:
                 path = name if inside == "." else os.path.join(inside, name)
                 if is_mentionable(path):
                     yield path
+
+
+def best_matches(names: Iterable[str], letters: str, limit: int) -> list[str]:
+    """Return up to ``limit`` of the ``names`` that contain ``letters`` in order, the best match first."""
+    wanted = letters.lower()
+    fits = [(_rank(one.lower(), wanted), len(one), one) for one in names if _fits(one.lower(), wanted)]
+    return [name for _, _, name in sorted(fits)[:limit]]
 
 
 def _fits(path: str, wanted: str) -> bool:

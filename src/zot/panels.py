@@ -1,4 +1,4 @@
-"""Extensions, their slash commands and panels, as front ends list and show them."""
+"""Extensions, slash commands, resources and panels, as front ends list and show them."""
 
 from __future__ import annotations
 
@@ -32,6 +32,13 @@ class CommandInfo(msgspec.Struct, frozen=True):
     name: str
     description: str
     extension: str
+
+
+class ResourceInfo(msgspec.Struct, frozen=True):
+    """A resource of an MCP server. ``mention`` names it in a prompt, as `@SERVER:URI`."""
+
+    mention: str
+    title: str = ""
 
 
 class CommandAnswer(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -177,6 +177,8 @@ def main() -> None:
                 greet(message)
             case "tools/list":
                 answer(message, {"tools": TOOLS, **({"ttlMs": 0} if MODE == "stale" else {})})
+                if MODE == "restless":
+                    say({"method": "notifications/tools/list_changed"})
             case "prompts/list":
                 wanted = [{"name": "what", "required": True}, {"name": "how"}]
                 answer(
@@ -187,7 +189,8 @@ def main() -> None:
                 said = f"Review {message['params']['arguments']}"
                 answer(message, {"messages": [{"role": "user", "content": {"type": "text", "text": said}}]})
             case "resources/list":
-                answer(message, {"resources": [{"uri": "note://a", "name": "A note"}]})
+                listed = [{"uri": uri, "name": "A\x1b note"} for uri in ("note://a", "note://a b", "note://\u202e")]
+                answer(message, {"resources": listed})
             case "resources/read":
                 answer(message, {"contents": [{"uri": message["params"]["uri"], "text": "the note"}]})
             case "tools/call":

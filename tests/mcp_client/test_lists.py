@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from daemons import running
+from harness import Zot
+from ui.terminal.stage import stage as terminal
+from zot.config.flags import McpServer
 from zot.errors import NoSuchCommand, UserError
 from zot.mcp.servers import McpServers
 from zot.messages import TextBlock
+from zot.panels import ResourceInfo
+from zot.sdk.runtime import Runtime
 from zot.tools.base import ToolContext
 
-from .stage import McpStage
+from .stage import SERVER, McpStage
 
 
 async def test_many_tools_are_found_when_they_are_needed(tmp_path: Path) -> None:
@@ -56,9 +65,62 @@ async def test_the_model_reads_resources(tmp_path: Path) -> None:
         tool = stage.session.agent._offered()["read_mcp_resource"]
         context = ToolContext(str(tmp_path), {})
         assert await tool.run({"server": "s", "uri": "@s:note://a"}, context) == (TextBlock("the note"),)
-        assert await tool.run({"server": "s"}, context) == (TextBlock("note://a  A note"),)
+        [listed] = await tool.run({"server": "s"}, context)
+        assert isinstance(listed, TextBlock)
+        assert listed.text.startswith("note://a  A\\x1b note\n")
         with pytest.raises(Exception, match="there is no server 't'; there are: s"):
             await tool.run({"server": "t", "uri": "x"}, context)
+
+
+RICH = McpServer(command=sys.executable, args=(SERVER, "rich"))
+FOUND = [{"mention": "@s:note://a", "title": "A note"}]
+
+
+async def test_resources_that_a_prompt_can_mention_are_listed(tmp_path: Path, zot: Any) -> None:
+    async with McpStage(tmp_path, mcp={"s": RICH}) as stage:
+        await stage.learn()
+        assert stage.session.resources() == [ResourceInfo("@s:note://a", "A note")]
+        assert "a resource is not offered: the address 'note://a b' cannot be mentioned" in stage.log_of()
+    # The next session knows them from the cache, on each surface.
+    env = {"ZOT_HOME": str(tmp_path)}
+    server = shlex.join([RICH.command, *RICH.args])
+    process: Zot = zot("--provider", "lab", "--mcp", f"s={server}", env=env)
+    assert process.ask({"type": "get_resources"})["data"] == {"resources": FOUND}
+    async with Runtime(provider="lab", cwd=str(tmp_path), env=env, mcp={"s": RICH}) as runtime:
+        assert runtime.resources() == [ResourceInfo("@s:note://a", "A note")]
+    async with running(tmp_path, mcp={"s": RICH}) as daemon:
+        caller = await daemon.caller()
+        await caller.get("initialize", protocolVersion=1)
+        await caller.get("session/new", agentAlias="default", sessionId="s")
+        found: Any = []
+        while not found:  # It has a cache of its own, which the first prompt fills in the background.
+            await caller.get("session/prompt", sessionId="s", prompt="hi")
+            found = (await caller.get("session/resources", sessionId="s"))["resources"]
+        assert found == FOUND
+    async with terminal(tmp_path, mcp={"s": RICH}, env=env) as person:
+        await person.sees("ready")
+        await person.until(lambda: bool(person.app.composer.resources))
+        editor = person.app.editor
+        editor.insert("look at @s:no")
+        await person.until(lambda: editor.offers)
+        await person.pilot.press("tab")
+        assert editor.text == "look at @s:note://a "
+
+
+async def test_a_server_that_always_reports_changes_is_asked_rarely(tmp_path: Path) -> None:
+    async with McpStage(tmp_path, "restless") as stage:
+        told = 0
+
+        def count() -> None:
+            nonlocal told
+            told += 1
+
+        stage.mcp_servers().attach(count)
+        await stage.learn()
+        for _ in range(5):  # Each call takes in what the server has sent before.
+            await stage.call()
+        assert stage.methods().count("tools/list") <= 3
+        assert told <= 3
 
 
 async def test_tools_that_appear_during_a_session_come_last(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ from zot.wire.daemon_types import (
     Opened,
     PanelTold,
     QuestionAnswered,
+    ResourceEntry,
+    Resources,
     Rewound,
     State,
     Steered,
@@ -169,6 +171,10 @@ class ClientSession:
     async def commands(self) -> tuple[CommandEntry, ...]:
         """Return the commands of extensions."""
         return (await self._ask("session/commands", Commands)).commands
+
+    async def resources(self) -> tuple[ResourceEntry, ...]:
+        """Return the resources of MCP servers that prompts can mention."""
+        return (await self._ask("session/resources", Resources)).resources
 
     async def run_command(self, name: str, args: str = "") -> CommandRun:
         """Run a command of an extension and return the action it asks for. The daemon runs a requested prompt."""

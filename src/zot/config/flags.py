@@ -316,10 +316,7 @@ MCP_NAME_RULE = "up to 32 letters, digits, `-` and single `_`, a letter or digit
 
 
 def is_mcp_name(name: str) -> bool:
-    """True if a server can be called ``name``. Two underscores separate it from the names of its tools.
-
-    So the tool `_x` of the server `a` has another name than the tool `x` of a server `a_`, which is not allowed.
-    """
+    """True if a server can be called ``name``. Two underscores separate it from the name of a tool."""
     letters = name.replace("-", "").replace("_", "")
     is_plain = letters.isascii() and letters.isalnum() and len(name) <= 32
     return is_plain and name[0].isalnum() and name[-1] != "_" and "__" not in name

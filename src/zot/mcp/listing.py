@@ -1,4 +1,4 @@
-"""Tools and prompts that a server lists: checked, cleaned, and named for the model."""
+"""Tools, prompts and resources that a server lists: checked, cleaned, and named for the model."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from zot.config.config import MCP_PREFIX
 from zot.encoding import encode
 from zot.errors import ProtocolError
 from zot.mcp.launch import McpFailed
-from zot.mcp.tool_cache import CachedList, OfferedArgument, OfferedPrompt, OfferedTool
+from zot.mcp.tool_cache import CachedList, OfferedArgument, OfferedPrompt, OfferedResource, OfferedTool
 from zot.messages import ToolSpec
-from zot.wire.mcp import ListedPrompt, ListedTool, ListPage, decoded, header_fields
+from zot.wire.mcp import ListedPrompt, ListedResource, ListedTool, ListPage, decoded, header_fields
 
 if TYPE_CHECKING:
     from zot.mcp.server_connection import McpConnection
@@ -33,13 +33,15 @@ _LIST_S = 30.0
 #: Limits of a prompt.
 MAX_ARGUMENTS = 32
 MAX_LINE = 200
+#: An address that can be mentioned: neither spaces nor what an editor shows escaped.
+_MENTIONABLE = re.compile(r"[\x21-\x7e]{1,1000}")
 _PROMPT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
 
 
 async def list_all(connection: McpConnection) -> tuple[CachedList, float | None]:
-    """Return the tools and prompts of a server, and for how long they are valid; None if the server does not say.
+    """Return the tools, prompts and resources of a server, and how long they are valid; None if it does not say.
 
     Raise McpFailed.
     """
@@ -61,6 +63,7 @@ async def list_all(connection: McpConnection) -> tuple[CachedList, float | None]
         0.0,
         () if lists.prompts is None else await _prompts(connection),
         lists.resources is not None,
+        () if lists.resources is None else await _resources(connection),
     )
     return offered, ttl_s
 
@@ -83,8 +86,26 @@ async def _prompts(connection: McpConnection) -> tuple[OfferedPrompt, ...]:
     return tuple(found[name] for name in sorted(found))
 
 
+async def _resources(connection: McpConnection) -> tuple[OfferedResource, ...]:
+    """Return the resources that prompts can mention; none if the server cannot list them."""
+    try:
+        listed, _ = await _pages(connection, "resources")
+    except McpFailed as problem:
+        connection.log.note(f"its resources are not offered: {problem}")
+        return ()
+    found: dict[str, OfferedResource] = {}
+    for raw in listed[:MAX_TOOLS]:
+        try:
+            resource = check_resource(decoded(ListedResource, raw, "a resource"))
+        except ProtocolError as problem:
+            connection.log.note(f"a resource is not offered: {problem}")
+            continue
+        found.setdefault(resource.uri, resource)
+    return tuple(found[uri] for uri in sorted(found))
+
+
 async def _pages(
-    connection: McpConnection, kind: Literal["tools", "prompts"]
+    connection: McpConnection, kind: Literal["tools", "prompts", "resources"]
 ) -> tuple[list[msgspec.Raw], float | None]:
     """Return a list on all its pages, and for how long it is valid; None if the server does not say."""
     found: list[msgspec.Raw] = []
@@ -97,7 +118,7 @@ async def _pages(
             page = decoded(ListPage, result, f"the list of {kind}")
         except ProtocolError as problem:
             raise McpFailed(str(problem)) from None
-        found += page.tools if kind == "tools" else page.prompts
+        found += getattr(page, kind)
         if page.ttl_ms is not None:
             ttl_s = page.ttl_ms / 1000 if ttl_s is None else min(ttl_s, page.ttl_ms / 1000)
         cursor = page.next_cursor
@@ -131,6 +152,13 @@ def check_prompt(listed: ListedPrompt) -> OfferedPrompt:
     described = clean(listed.description or listed.title or "").replace("\n", " ")[:MAX_LINE]
     arguments = tuple(OfferedArgument(one.name, one.required) for one in listed.arguments)
     return OfferedPrompt(listed.name, described, arguments)
+
+
+def check_resource(listed: ListedResource) -> OfferedResource:
+    """Return a resource as it can be offered. Raise ProtocolError."""
+    if not _MENTIONABLE.fullmatch(listed.uri):
+        raise ProtocolError(f"the address {_visible(listed.uri)!r} cannot be mentioned in a prompt")
+    return OfferedResource(listed.uri, clean(listed.title or listed.name).replace("\n", " ")[:MAX_LINE])
 
 
 def tool_name(server: str, name: str) -> str:

@@ -17,7 +17,7 @@ from zot.errors import NoSuchCommand, ProtocolError, ToolFailed, UserError
 from zot.events import McpServerState, McpStanding
 from zot.mcp.launch import McpFailed, McpLaunch, McpLoginNeeded
 from zot.mcp.source import McpSource
-from zot.mcp.tool_cache import CachedList, OfferedPrompt, OfferedTool, ToolCache, selected
+from zot.mcp.tool_cache import CachedList, OfferedPrompt, OfferedResource, OfferedTool, ToolCache, selected
 from zot.text import printable
 from zot.tools.base import CallReporter, LazyTool, Tool
 from zot.tools.specs import FIND_TOOLS, READ_RESOURCE
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     import msgspec
 
     from zot.mcp.server_connection import McpConnection
-    from zot.panels import CommandAnswer, CommandInfo
+    from zot.panels import CommandAnswer, CommandInfo, ResourceInfo
     from zot.tools.command_output import Spills
 
 log = logging.getLogger("zot")
 
-#: The longest pause before a server that keeps crashing is started again.
+#: The longest pause before a server that keeps crashing is started again, and before its changing lists are asked for.
 _MAX_PAUSE_S: Final = 60.0
 #: The most servers that are started at once in the background.
 _AT_ONCE: Final = 8
@@ -55,11 +55,13 @@ class ManagedServer:
         self.tools: Sequence[OfferedTool] = () if cached is None else self._selected(cached)
         self.prompts: Sequence[OfferedPrompt] = () if cached is None else cached.prompts
         self.has_resources = cached is not None and cached.has_resources
+        self.resources: Sequence[OfferedResource] = () if cached is None else cached.resources
         #: Called when its state or its tools have changed.
         self.on_change: Callable[[], None] = lambda: None
         self._connection: McpConnection | None = None
         self._starting: asyncio.Task[McpConnection] | None = None
         self._refreshing: asyncio.Task[None] | None = None
+        self._is_outdated = False
         #: How many requests for its tools are under way.
         self._lists = 0
         self._failures = 0
@@ -110,16 +112,28 @@ class ManagedServer:
         finally:
             self._lists -= 1
         await asyncio.to_thread(self._cache.put, self.source.digest, kept, ttl_s)
+        before = self.tools, self.prompts, self.has_resources, self.resources
         self.revision, self.is_current, self.tools = kept.revision, True, self._selected(kept)
-        self.prompts, self.has_resources = kept.prompts, kept.has_resources
-        self.on_change()
+        self.prompts, self.has_resources, self.resources = kept.prompts, kept.has_resources, kept.resources
+        if before != (self.tools, self.prompts, self.has_resources, self.resources):
+            self.on_change()
 
     def refresh_soon(self) -> None:
         """Ask for the tools in the background; a failure is in the log."""
+        self._is_outdated = True
         if self._closed or (self._refreshing is not None and not self._refreshing.done()):
             return
         loop = asyncio.get_running_loop()
-        self._refreshing = loop.create_task(self.try_refresh(), name=f"zot mcp list {self.source.name}")
+        self._refreshing = loop.create_task(self._refresh_outdated(), name=f"zot mcp list {self.source.name}")
+
+    async def _refresh_outdated(self) -> None:
+        """Ask for the tools until they are current. A server that reports changes again and again waits ever longer."""
+        pause_s = 1.0
+        while self._is_outdated:
+            self._is_outdated = False
+            await self.try_refresh()
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
     async def try_refresh(self) -> None:
         """Ask for the tools; log a failure."""
@@ -197,14 +211,15 @@ class ManagedServer:
         self.revision = connection.client.revision
         connection.on_change = self._list_changed
         self._connection = connection
+        self.on_change()
         await self._keep_problem("")
         if not self.is_current and not self._lists:
             self.refresh_soon()
         return connection
 
     def _list_changed(self, kind: str) -> None:
-        if kind in ("tools", "prompts"):
-            self.refresh_soon()
+        del kind  # All lists are asked for and kept together.
+        self.refresh_soon()
 
 
 def _load_connections() -> Callable[[McpSource, McpLaunch, str], Awaitable[McpConnection]]:
@@ -332,7 +347,18 @@ class McpServers:
         size = sum(len(encode(tool.spec)) for _, tool in known.values())
         return size / 4 > self._share * (window or _USUAL_WINDOW)
 
-    # Prompts.
+    # Resources and prompts.
+
+    def resources(self) -> list[ResourceInfo]:
+        """Return the resources that prompts can mention; none if the model may not read them."""
+        from zot.panels import ResourceInfo  # Imported lazily: few sessions list resources.
+
+        return [
+            ResourceInfo(f"@{server.source.name}:{one.uri}", one.title)
+            for server in self.servers
+            for one in server.resources
+            if self._wants(READ_RESOURCE.name)
+        ]
 
     def commands(self) -> list[CommandInfo]:
         """Return the prompts as slash commands, SERVER:PROMPT."""

@@ -1,4 +1,4 @@
-"""Tools and prompts of servers as they were last listed, kept between sessions.
+"""Tools, prompts and resources of servers as they were last listed, kept between sessions.
 
 Every session with servers loads this module when it opens; what talks to a server is loaded with its first start.
 """
@@ -58,14 +58,25 @@ class OfferedPrompt(msgspec.Struct, frozen=True):
     arguments: tuple[OfferedArgument, ...] = ()
 
 
+class OfferedResource(msgspec.Struct, frozen=True):
+    """A checked resource, which users mention in prompts."""
+
+    uri: str
+    title: str = ""
+
+
 class CachedList(msgspec.Struct, frozen=True):
-    """A server's tools, prompts and protocol revision, whether it has resources, and until when that is current."""
+    """A server's tools, prompts, resources and protocol revision, and until when that is current.
+
+    It may have resources that it does not list.
+    """
 
     revision: str
     tools: tuple[OfferedTool, ...]
     expires_at: float
     prompts: tuple[OfferedPrompt, ...] = ()
     has_resources: bool = False
+    resources: tuple[OfferedResource, ...] = ()
 
 
 class ToolCache:

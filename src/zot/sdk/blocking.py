@@ -12,7 +12,7 @@ from zot.config.config import Config
 from zot.errors import RunCancelled, RuntimeClosed, UserError
 from zot.events import AgentEvent, CompactDone, SessionState
 from zot.messages import ImageBlock, Message
-from zot.panels import CommandAnswer, CommandInfo
+from zot.panels import CommandAnswer, CommandInfo, ResourceInfo
 from zot.providers.base import Model
 from zot.sdk.runtime import Answer, Events, Runtime
 
@@ -144,6 +144,10 @@ class BlockingRuntime:
     def commands(self) -> Sequence[CommandInfo]:
         """Return the commands of extensions, after waiting for the extensions to register them."""
         return self._wait(self._inner.commands())
+
+    def resources(self) -> Sequence[ResourceInfo]:
+        """Return the resources of MCP servers that prompts can mention, as far as they are known."""
+        return self._call(self._inner.resources)
 
     def run_command(self, name: str, args: str = "") -> CommandAnswer:
         """Run a command of an extension and return the action it asks for, which the caller carries out.

@@ -14,7 +14,7 @@ from zot.config.config import Config, ConfigOverrides, checked
 from zot.errors import AgentError, RunCancelled, RuntimeBusy, RuntimeClosed, UserError
 from zot.events import AgentEvent, Done, Error, SessionState
 from zot.messages import Counters, ImageBlock, Message
-from zot.panels import CommandAnswer, CommandInfo
+from zot.panels import CommandAnswer, CommandInfo, ResourceInfo
 from zot.providers.base import Model
 from zot.run_summary import RunSummary
 from zot.runtime.open import OpenRequest, open_session, open_unrecorded
@@ -165,6 +165,10 @@ class Runtime:
     async def commands(self) -> Sequence[CommandInfo]:
         """Return the commands of extensions, after waiting for the extensions to register them."""
         return await self._open().commands()
+
+    def resources(self) -> Sequence[ResourceInfo]:
+        """Return the resources of MCP servers that prompts can mention, as far as they are known."""
+        return self._open().resources()
 
     async def run_command(self, name: str, args: str = "") -> CommandAnswer:
         """Run a command of an extension and return the action it asks for, which the caller carries out.

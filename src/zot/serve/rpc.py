@@ -210,6 +210,8 @@ class RpcServer(WritingSubscriber):
                     session.agent.catalogue.models, thread_safe_type(list[rpc.ModelData]), from_attributes=True
                 )
                 self._succeed(command, {"models": models})
+            case rpc.GetResources():
+                self._succeed(command, {"resources": session.resources()})
             case rpc.GetCommands() | rpc.RunCommand() | rpc.PanelKey() | rpc.PanelClose():
                 self._execute_extension(command)
 

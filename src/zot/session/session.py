@@ -31,7 +31,7 @@ from zot.session.worker import NoToolResources, ToolResources, Worker
 from zot.store import GuardSet, MemoryStore, PermissionGranted, Store
 
 if TYPE_CHECKING:
-    from zot.panels import CommandAnswer, CommandInfo
+    from zot.panels import CommandAnswer, CommandInfo, ResourceInfo
     from zot.session.rewind import Rewound
 
 T = TypeVar("T")
@@ -247,6 +247,11 @@ class Session:
             await self._waits.run(self.extensions.ready())
         source = self.agent.source
         return [*self.extensions.commands(), *(() if source is None else source.commands())]
+
+    def resources(self) -> Sequence[ResourceInfo]:
+        """Return the resources of MCP servers that prompts can mention, as far as they are known."""
+        source = self.agent.source
+        return () if source is None else source.resources()
 
     async def run_command(self, name: str, args: str) -> CommandAnswer:
         """Run an extension's command and return its answer. Raise UserError; RunCancelled after an abort."""

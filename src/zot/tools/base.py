@@ -17,7 +17,7 @@ from zot.store import FileChanged
 
 if TYPE_CHECKING:
     from zot.events import McpServerState
-    from zot.panels import CommandAnswer, CommandInfo
+    from zot.panels import CommandAnswer, CommandInfo, ResourceInfo
     from zot.questions import Question, QuestionReply
 
 Output: TypeAlias = tuple[TextBlock | ImageBlock, ...]
@@ -87,13 +87,16 @@ class ToolSource(Protocol):
     """Source of further tools and commands, which may become known while a session runs: its MCP servers."""
 
     def attach(self, changed: Callable[[], None]) -> None:
-        """Call ``changed`` whenever `states` or `commands` change."""
+        """Call ``changed`` whenever `states`, `commands` or `resources` change."""
 
     def states(self) -> Sequence[McpServerState]:
         """Return the state of each server."""
 
     def commands(self) -> Sequence[CommandInfo]:
         """Return the slash commands known now."""
+
+    def resources(self) -> Sequence[ResourceInfo]:
+        """Return the resources known now, which prompts can mention."""
 
     async def run_command(self, name: str, args: str) -> CommandAnswer:
         """Run a command. Raise NoSuchCommand if there is no such command, UserError if it fails."""

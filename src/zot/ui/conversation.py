@@ -9,7 +9,7 @@ import msgspec
 
 from zot.events import Decision, QuestionAction, SessionState
 from zot.messages import Counters, ImageBlock, PastMessage
-from zot.panels import CommandAnswer, CommandInfo
+from zot.panels import CommandAnswer, CommandInfo, ResourceInfo
 
 if TYPE_CHECKING:  # Imported lazily: a front end draws its first frame before it opens a session.
     from zot.session.history import Subscriber
@@ -105,6 +105,9 @@ class Conversation(Protocol):
 
     async def commands(self) -> Sequence[CommandInfo]:
         """Return the commands of extensions, once these have had time to register them."""
+
+    async def resources(self) -> Sequence[ResourceInfo]:
+        """Return the resources of MCP servers that prompts can mention."""
 
     async def run_command(self, name: str, args: str) -> CommandAnswer:
         """Run an extension's command; return the action that it requests."""

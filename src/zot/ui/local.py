@@ -25,7 +25,7 @@ from zot.journal import portable
 from zot.journal.opening import is_there, open_journal
 from zot.journal.recorded_sessions import SessionJournal
 from zot.messages import ImageBlock, Message, PastMessage, ResultBlock, text_of
-from zot.panels import CommandAnswer, CommandInfo
+from zot.panels import CommandAnswer, CommandInfo, ResourceInfo
 from zot.providers.http import HttpTransport
 from zot.providers.model_listing import probe
 from zot.runtime.extensions import manager_of
@@ -194,6 +194,9 @@ class LocalConversation:
 
     async def commands(self) -> Sequence[CommandInfo]:
         return await self._session.commands()
+
+    async def resources(self) -> Sequence[ResourceInfo]:
+        return self._session.resources()
 
     async def run_command(self, name: str, args: str) -> CommandAnswer:
         return await self._session.run_command(name, args)

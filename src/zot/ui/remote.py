@@ -13,7 +13,7 @@ from zot.client.session import ClientSession
 from zot.errors import AgentError, ConnectionLost, PromptLost, UserError
 from zot.events import AgentEvent, Decision, Done, Error, QuestionAction, SessionState
 from zot.messages import ImageBlock, PastMessage, ShownImage, text_of
-from zot.panels import CommandAnswer, CommandInfo
+from zot.panels import CommandAnswer, CommandInfo, ResourceInfo
 from zot.session.history import Batch, Subscriber
 from zot.ui.conversation import (
     AllowedCall,
@@ -155,6 +155,11 @@ class ClientConversation:
         async with _user_errors():
             found = await self._session.commands()
         return [CommandInfo(one.name, one.description, one.extension) for one in found]
+
+    async def resources(self) -> Sequence[ResourceInfo]:
+        async with _user_errors():
+            found = await self._session.resources()
+        return [ResourceInfo(one.mention, one.title) for one in found]
 
     async def run_command(self, name: str, args: str) -> CommandAnswer:
         async with _user_errors():

@@ -394,6 +394,14 @@ _DECLARED: Final = (
     ),
     Method("session/commands", "view", "OfSession", "Commands", "Lists the slash commands of extensions.", _READS),
     Method(
+        "session/resources",
+        "prompt",
+        "OfSession",
+        "Resources",
+        "Lists the resources of MCP servers that prompts can mention.",
+        _CHANGES_STORED,
+    ),
+    Method(
         "session/run_command",
         "prompt",
         "RunCommand",
@@ -514,6 +522,7 @@ READ_ONLY: Final = frozenset(
         "session/context",
         "session/git_branch",
         "session/commands",
+        "session/resources",
         "session/extensions",
         "session/files",
         "session/image",

@@ -676,6 +676,20 @@ class Commands(Spelled, frozen=True):
     commands: tuple[CommandEntry, ...]
 
 
+class ResourceEntry(Spelled, frozen=True):
+    """A resource of an MCP server. ``mention`` names it in a prompt, as `@SERVER:URI`."""
+
+    mention: str
+    title: str
+
+
+class Resources(Spelled, frozen=True):
+    """The resources that prompts of the session can mention, as far as they are known."""
+
+    session_id: str
+    resources: tuple[ResourceEntry, ...]
+
+
 class RunCommand(Spelled, frozen=True):
     """Run the slash command ``name``. ``args`` is the text after the name."""
 

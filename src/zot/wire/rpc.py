@@ -100,6 +100,10 @@ class GetCommands(Command, tag="get_commands", frozen=True):
     """Return the slash commands of extensions."""
 
 
+class GetResources(Command, tag="get_resources", frozen=True):
+    """Return the resources of MCP servers that prompts can mention."""
+
+
 class RunCommand(Command, tag="run_command", frozen=True):
     """Run a slash command of an extension. Answered when the extension has answered."""
 
@@ -170,6 +174,7 @@ AnyCommand: TypeAlias = (
     | GetModels
     | Ping
     | GetCommands
+    | GetResources
     | RunCommand
     | PanelKey
     | PanelClose

@@ -43,6 +43,7 @@ CALLS: list[Call] = [
     ("session/lock", {"sessionId": "s", "locked": True}, None),
     ("session/reload", {"sessionId": "s"}, None),
     ("session/commands", {"sessionId": "s"}, None),
+    ("session/resources", {"sessionId": "s"}, None),
     ("session/run_command", {"sessionId": "s", "name": "none"}, -32602),
     ("session/panel_key", {"sessionId": "s", "panelId": "none", "key": "enter"}, -32602),
     ("session/panel_close", {"sessionId": "s", "panelId": "none"}, -32602),

@@ -28,6 +28,7 @@ REFUSED: Mapping[str, Mapping[str, Any]] = {
     "session/approve": {"requestId": "r", "decision": "allow_once"},
     "session/answer": {"requestId": "r", "action": "decline"},
     "session/files": {"query": "x"},
+    "session/resources": {},
     "session/close": {},
     "session/kill": {},
     "session/delete": {},

@@ -14,7 +14,7 @@ from zot.events import Reconfigured
 from zot.panels import CommandAnswer
 from zot.runtime.extensions import manager_of
 from zot.runtime.pool import SessionPool
-from zot.serve.daemon.access import check_idle, use_session
+from zot.serve.daemon.access import check_idle, check_use, use_session
 from zot.serve.daemon.client_connection import AnswerThen, ClientConnection, Handler, SlowAnswer
 from zot.session.queue import JobObserver
 from zot.store import LockChanged
@@ -151,6 +151,7 @@ class ExtensionMethods:
         return {
             "session/extensions": self._extensions,
             "session/commands": self._commands,
+            "session/resources": self._resources,
             "session/run_command": self._run_command,
             "session/panel_key": self._panel_key,
             "session/panel_close": self._panel_close,
@@ -176,6 +177,13 @@ class ExtensionMethods:
             return daemon_types.Commands(asked.session_id, tuple(entries))
 
         return SlowAnswer(list_commands())
+
+    async def _resources(self, connection: ClientConnection, asked: OfSession) -> daemon_types.Resources:
+        await check_use(self._pool, connection, asked.session_id)
+        async with self._pool.use(asked.session_id, looks=True) as session:
+            found = session.resources()
+        entries = (daemon_types.ResourceEntry(one.mention, one.title) for one in found)
+        return daemon_types.Resources(asked.session_id, tuple(entries))
 
     async def _run_command(self, connection: ClientConnection, asked: daemon_types.RunCommand) -> SlowAnswer:
         async def run_command() -> AnswerThen:

@@ -56,7 +56,7 @@ KEYS = """\
 - `Enter` sends; `Ctrl+J`, `Shift+Enter`, `Alt+Enter` or `\\` `Enter` begin a new line
 - `Esc` aborts the run; `Ctrl+C` twice, or `Ctrl+D`, leaves; `Ctrl+Z` suspends, `Ctrl+_` undoes
 - while the model is busy, `Enter` queues a message, `Ctrl+S` steers; `Up` takes a queued one back, `Ctrl+R` removes it
-- `Up`, `Down` recall your earlier prompts; `Tab` completes `/commands` and `@files`
+- `Up`, `Down` recall your earlier prompts; `Tab` completes `/commands`, `@files` and `@server:resources`
 - `PageUp`, `PageDown`, `Ctrl+Home`, `Ctrl+End` or the mouse wheel scroll
 - `Ctrl+O` unfolds everything, a click one block; `Shift+Tab` goes to the transcript, where `j`, `k` and `Enter` do it
 - when a call needs approval, `y` allows it once, `a` for the rest of the session; `n` or `Esc` rejects it
@@ -302,7 +302,7 @@ class ZotApp(Ground):
         """Show and follow a conversation."""
         self.asking.overtake()
         self.status.is_reachable = lambda: conversation.is_reachable
-        self.composer.commands = ()
+        self.composer.commands = self.composer.resources = ()
         await self.panels.close_all()
         former = await self.live.enter(conversation)
         await self._refresh_state()
@@ -323,6 +323,7 @@ class ZotApp(Ground):
     async def _learn_commands(self) -> None:
         with self.waits.wait("start"):
             self.composer.commands = await self.live.conversation.commands()
+        self.composer.resources = await self.live.conversation.resources()
 
     async def _refresh_state(self) -> None:
         self.status.show(await self.live.conversation.state())

@@ -18,8 +18,8 @@ from textual.widgets import Static, TextArea
 from textual.widgets.text_area import Edit, EditResult
 
 from zot.errors import AgentError
-from zot.file_names import FileNames, is_mentionable
-from zot.panels import CommandInfo
+from zot.file_names import FileNames, best_matches, is_mentionable
+from zot.panels import CommandInfo, ResourceInfo
 from zot.text import escaped
 from zot.ui.readable import one_line
 from zot.ui.terminal import slash
@@ -29,6 +29,7 @@ from zot.ui.terminal.textual_patches import run_binding
 
 _MAX_OFFERS_SHOWN = 6
 _MAX_OFFERS = 50
+_MAX_RESOURCES = 20
 _PATH_PREFIXES = ("/", "~/", "../", "./")
 
 #: A text, and the row and column of its cursor.
@@ -534,8 +535,9 @@ class Composer(Vertical):
         self.files: FileCompletions | None = None
         #: Names of the steering messages that are being withdrawn.
         self._withdrawn: set[str] = set()
-        #: The commands of extensions that are known so far.
+        #: The commands of extensions and the resources of MCP servers that are known so far.
         self.commands: Sequence[CommandInfo] = ()
+        self.resources: Sequence[ResourceInfo] = ()
 
     async def furnish(self) -> None:
         """Mount the other widgets: the first frame does not need them."""
@@ -602,9 +604,24 @@ class Composer(Vertical):
         if word.startswith("/"):
             self._offers.show(word, self._fitting(word[1:]), message.place)
         elif word.startswith("@") and self.files is not None:
-            self._offers.show(word, await asyncio.to_thread(self.files.find, word), message.place)
+            files = await asyncio.to_thread(self.files.find, word)
+            self._offers.show(word, self._with_resources(word, files), message.place)
         else:
             self._offers.show("", ())
+
+    def _with_resources(self, word: str, files: Sequence[Completion]) -> list[Completion]:
+        """Return ``files`` and the resources that contain the letters of ``word`` in order.
+
+        Resources come first if their mentions start with the word.
+        """
+        titles = {one.mention: one.title for one in self.resources}
+        found = best_matches(titles, word, _MAX_RESOURCES)
+        named = [one for one in found if word != "@" and one.startswith(word)]
+        first, last = (
+            [Completion(f"{one} ", titles[one]) for one in found if (one in named) is is_named]
+            for is_named in (True, False)
+        )
+        return [*first, *files[: _MAX_OFFERS - len(found)], *last]
 
     def _fitting(self, word: str) -> list[Completion]:
         known = [(name, one.help) for name, one in slash.COMMANDS.items()]

@@ -263,7 +263,10 @@ export class Conversation {
   async complete(kind, word) {
     if (kind === "file") {
       const { files } = await this.call("session/files", { query: word, limit: 8 });
-      return files.map((path) => ({ text: `${mention(path)} `, label: path }));
+      const { resources } = await this.call("session/resources");
+      return [...resources.filter((one) => word && one.mention.startsWith(`@${word}`)).slice(0, 8)
+        .map((one) => ({ text: `${one.mention} `, label: one.mention, help: one.title })),
+      ...files.map((path) => ({ text: `${mention(path)} `, label: path }))];
     }
     this.commands ??= (await this.call("session/commands").catch(() => ({ commands: [] }))).commands;
     const all = [...Object.entries(BUILT_IN).map(([name, { help }]) => ({ name, help })),
