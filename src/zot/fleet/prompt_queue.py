@@ -13,6 +13,7 @@ import procrastinate
 from procrastinate.exceptions import ConnectorException, JobAborted
 from procrastinate.jobs import Job, Status
 from procrastinate.schema import SchemaManager
+from psycopg import AsyncConnection
 
 from zot.encoding import thread_safe_type
 from zot.errors import StoreFailed
@@ -29,8 +30,27 @@ _MIGRATING = 0x7A6F7403
 _CONNECTIONS = 6
 #: How often a prompt is tried while the database fails.
 _MAX_ATTEMPTS = 60
+#: How often workers look for prompts, whether or not they were notified.
+_POLL_S = 1.0
 #: The pause before a database that was gone is tried again.
 _RETRY_S = 0.3
+
+
+#: procrastinate notifies workers of new jobs only: of a session's next prompt they would learn by a poll.
+_TRIGGERS = b"""
+CREATE FUNCTION zot_next_prompt() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify(
+        'procrastinate_queue_v1#' || queue_name, json_build_object('type', 'job_inserted', 'job_id', id)::text
+    ) FROM procrastinate_jobs
+    WHERE lock = OLD.lock AND status = 'todo' AND (scheduled_at IS NULL OR scheduled_at <= now()) ORDER BY id LIMIT 1;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER zot_prompt_over AFTER DELETE ON procrastinate_jobs FOR EACH ROW EXECUTE FUNCTION zot_next_prompt();
+CREATE TRIGGER zot_prompt_again AFTER UPDATE OF status ON procrastinate_jobs FOR EACH ROW
+    WHEN (OLD.status = 'doing' AND NEW.status = 'todo') EXECUTE FUNCTION zot_next_prompt();
+"""
 
 
 class QueuedPrompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,8 +89,9 @@ class PromptQueue:
         """``run`` is called by `work`."""
         self._address = address
         connector = procrastinate.PsycopgConnector(
-            conninfo=address.info, min_size=1, max_size=_CONNECTIONS, kwargs={"prepare_threshold": None}
-        )
+            conninfo=address.info, min_size=1, max_size=_CONNECTIONS, kwargs={"prepare_threshold": None},
+            configure=_without_transactions,
+        )  # fmt: skip
         self._app = procrastinate.App(connector=connector)
         #: The jobs that run here, the ids that procrastinate gave to this worker, and jobs with one of these ids that
         #: were found to be over at the last look.
@@ -149,7 +170,7 @@ class PromptQueue:
             name=name,
             install_signal_handlers=False,
             delete_jobs="always",
-            fetch_job_polling_interval=1.0,
+            fetch_job_polling_interval=_POLL_S,
             update_heartbeat_interval=lease_s / 3,
             stalled_worker_timeout=lease_s,
             shutdown_graceful_timeout=0.1,
@@ -204,9 +225,17 @@ class PromptQueue:
             (is_there,) = connection.execute("SELECT to_regclass('procrastinate_jobs') IS NOT NULL").fetchone()
             if not is_there:
                 connection.raw.execute(SchemaManager.get_schema().encode())
+            (has_triggers,) = connection.execute("SELECT to_regproc('zot_next_prompt') IS NOT NULL").fetchone()
+            if not has_triggers:
+                connection.raw.execute(_TRIGGERS)
             connection.execute("COMMIT")
         finally:
             connection.close()
+
+
+async def _without_transactions(connection: AsyncConnection[Any]) -> None:
+    """Let each statement be a transaction: none of procrastinate's needs another with it."""
+    await connection.set_autocommit(True)
 
 
 class TenantLoad(msgspec.Struct, frozen=True):

@@ -31,19 +31,23 @@ def events_after(connection: Connection, session_id: str, after: int, limit: int
 
     Raise NoSuchSession, JournalDamaged.
     """
-    rows = rows_after(connection, get(connection, session_id).number, after, limit, (Kind.EVENTS,))
+    return events_of(connection, get(connection, session_id).number, after, limit)
+
+
+def events_of(connection: Connection, number: int, after: int, limit: int) -> list[tuple[int, AgentEvent]]:
+    """Return up to ``limit`` events after row ``after`` of a session, given its number. Raise JournalDamaged."""
+    rows = rows_after(connection, number, after, limit, (Kind.EVENTS,))
     return [(seq, row) for seq, row in rows if not isinstance(row, Change)]
 
 
 def replacements(
-    connection: Connection, session_id: str, after: int, upto: int | None = None
+    connection: Connection, number: int, after: int, upto: int | None = None
 ) -> list[tuple[int, AgentEvent]]:
     """Return an event for each time a conversation was cleared, replaced or rewound outside of any run.
 
     These rows, above ``after`` and up to ``upto``, are changes, but are replayed as events. An undone compaction is not
-    reported: clients see the same conversation. Raise NoSuchSession, JournalDamaged.
+    reported: clients see the same conversation. Raise JournalDamaged.
     """
-    number = get(connection, session_id).number
     last = _NEWEST if upto is None else upto
     # Bounded on both sides: a replay asks once per page.
     query = (
@@ -116,7 +120,7 @@ def last_event(connection: Connection, session_id: str, upto: int) -> int:
     )
     found = connection.execute(query, (number, Kind.EVENTS, upto)).fetchone()
     newest = 0 if found is None else min(found[0], upto)
-    replaced = replacements(connection, session_id, newest, upto)
+    replaced = replacements(connection, number, newest, upto)
     return replaced[-1][0] if replaced else newest
 
 

@@ -61,7 +61,11 @@ class _RunEnd(JobObserver):
     """Learns why a prompt did not run, if it did not."""
 
     def __init__(self) -> None:
+        self.has_begun = False
         self.why: AgentError | None = None
+
+    def started(self) -> None:
+        self.has_begun = True
 
     def dropped(self, why: AgentError) -> None:
         self.why = why
@@ -147,7 +151,12 @@ class FleetWorker:
                     )
                     session.worker.accept(run)
                     await session.worker.finish()
-                    if run.stored_answer is not None or (end.why is None and await self._has_begun(prompt)):
+                    is_stored = end.has_begun and not isinstance(run.error, StoreFailed)
+                    if (
+                        run.stored_answer is not None
+                        or is_stored
+                        or (end.why is None and await self._has_begun(prompt))
+                    ):
                         await self._publish(prompt.session_id)
                         return
                     if end.why is None:  # Not even its first row could be stored.

@@ -9,12 +9,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from daemons import PATIENCE_S, Caller, Frame, Running, running
 from zot.config.configured_agents import AgentConfigs
 from zot.config.paths import DaemonPaths
 from zot.fleet.pools import abandoned
 from zot.fleet.status import status_of_fleet
 from zot.journal.opening import open_journal
+from zot.journal.postgres.doorbell import ROWS, Listener
 from zot.journal.postgres.journal import PostgresJournal
 from zot.runtime.shared import SharedResources
 from zot.serve.daemon.audit import Audit
@@ -279,6 +282,44 @@ async def test_the_metrics_of_a_gateway_have_its_fleet(tmp_path: Path, database:
         async with working(tmp_path, database, "worker"):
             await answered(caller, number)
             assert "\nzot_fleet_workers 1\n" in await metrics(one)
+
+
+async def test_the_next_prompt_of_a_session_begins_without_a_poll(
+    tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zot.fleet.prompt_queue._POLL_S", 3600.0)
+    (tmp_path / "one").mkdir()
+    (tmp_path / "work").mkdir()
+    async with (
+        running(tmp_path / "one", store=seen_as(database, "one")) as one,
+        working(tmp_path, database, "worker"),
+    ):
+        caller = await one.caller()
+        await opened(caller, "s", tmp_path / "work")
+        numbers = [caller.call("session/prompt", sessionId="s", prompt=f"!echo {at}") for at in range(3)]
+        assert [(await answered(caller, number))["result"]["content"] for number in numbers] == ["0", "1", "2"]
+
+
+async def test_thousands_of_deltas_need_few_notifications(tmp_path: Path, database: str) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "work").mkdir()
+    rings: list[float] = []
+    async with (
+        running(tmp_path / "one", store=seen_as(database, "one")) as one,
+        working(tmp_path, database, "worker"),
+    ):
+        assert isinstance(one.journal, PostgresJournal)
+        caller = await one.caller()
+        await opened(caller, "s", tmp_path / "work")
+        heard = Listener(one.journal.address, ROWS, lambda message: rings.append(time.monotonic()))
+        try:
+            await caller.get("session/prompt", sessionId="s", prompt="!flood 5000")
+        finally:
+            await asyncio.to_thread(heard.close)
+        chunks = [one for one in caller.updates("s") if one["type"] == "agent_message_chunk"]
+        assert len(chunks) > 4500, len(chunks)
+        # At most one in 10 ms from each of the two processes.
+        assert len(rings) <= 200 * (rings[-1] - rings[0]) + 10
 
 
 async def metrics(gateway: Running) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from functools import cache
-from itertools import count
+from itertools import count, islice
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -26,6 +27,8 @@ T = TypeVar("T")
 LEASE_S = 10.0
 _MIN_LEASE_S, _MAX_LEASE_S = 0.5, 3600.0
 _CONNECT_S = 10
+#: How many rows a scan fetches at a time.
+_SCANNED = 64
 _names = count(1)
 
 #: The errors after which a connection is of no use: the server was restarted, or the network failed.
@@ -89,10 +92,35 @@ class PostgresConnection:
 
     def __init__(self, opened: psycopg.Connection[Any]) -> None:
         self.raw = opened
+        self._beginning = ""
+
+    def begin(self, options: str = "") -> None:
+        """Begin a transaction, in one round trip with its first statement. End it with `end`."""
+        self._beginning = f"BEGIN {options}"
+
+    def end(self, how: str = "ROLLBACK") -> None:
+        """End the transaction, if it has begun and the connection is not lost."""
+        if not self._beginning and not self.is_lost:
+            self.raw.execute(how.encode())
+        self._beginning = ""
 
     def execute(self, query: str, values: Values = ()) -> Cursor:
         """Run a statement."""
-        return self.raw.cursor(binary=True).execute(_translated(query), [*map(_storable, values)])
+        return self.together((query, values))
+
+    def together(self, *statements: tuple[str, Values]) -> Cursor:
+        """Run statements in one round trip; return the result of the last."""
+        beginning, self._beginning = self._beginning, ""
+        cursor = self.raw.cursor(binary=True)
+        if not beginning and len(statements) == 1:
+            return _run(cursor, statements[0])
+        with self.raw.pipeline():
+            if beginning:
+                self.raw.execute(beginning.encode())
+            for statement in statements[:-1]:
+                _run(self.raw.cursor(binary=True), statement)
+            _run(cursor, statements[-1])
+        return cursor
 
     def executemany(self, query: str, values: Iterable[Values]) -> Cursor:
         """Run a statement once for each of ``values``."""
@@ -101,11 +129,10 @@ class PostgresConnection:
         return cursor
 
     def scan(self, query: str, values: Values = ()) -> Cursor:
-        """Run a query in a transaction; its rows are fetched as they are read."""
-        cursor = self.raw.cursor(f"zot_{next(_names)}", binary=True)
-        cursor.itersize = 64
-        cursor.execute(_translated(query), [*map(_storable, values)])
-        return cursor
+        """Run a query in a transaction; its rows are fetched as they are read. The first come with its answer."""
+        name = f"zot_{next(_names)}"
+        declaring = f"DECLARE {name} NO SCROLL CURSOR FOR {query}", values
+        return _Scan(self, name, self.together(declaring, (f"FETCH {_SCANNED} FROM {name}", ())))
 
     @property
     def is_lost(self) -> bool:
@@ -115,6 +142,44 @@ class PostgresConnection:
     def close(self) -> None:
         """Close the connection."""
         self.raw.close()
+
+
+class _Scan:
+    """The rows of a query, fetched some at a time. The end of the transaction closes it."""
+
+    rowcount = -1
+
+    def __init__(self, connection: PostgresConnection, name: str, fetched: Cursor) -> None:
+        self._connection = connection
+        self._name = name
+        self._rows = self._all(fetched)
+
+    def _all(self, fetched: Cursor) -> Iterator[Any]:
+        while rows := fetched.fetchall():
+            yield from rows
+            if len(rows) < _SCANNED:
+                return
+            fetched = self._connection.execute(f"FETCH {_SCANNED} FROM {self._name}")
+
+    def fetchone(self) -> Any:
+        return next(self._rows, None)
+
+    def fetchmany(self, size: int = 1, /) -> list[Any]:
+        return [*islice(self._rows, size)]
+
+    def fetchall(self) -> list[Any]:
+        return [*self._rows]
+
+    def close(self) -> None:
+        self._rows = iter(())
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._rows
+
+
+def _run(cursor: psycopg.Cursor[Any], statement: tuple[str, Values]) -> psycopg.Cursor[Any]:
+    query, values = statement
+    return cursor.execute(_translated(query), [*map(_storable, values)])
 
 
 @cache
@@ -155,22 +220,31 @@ class Connections:
         self._guard = threading.Lock()
         self._all: set[PostgresConnection] = set()
 
-    def reading(self, action: Callable[[PostgresConnection], T]) -> T:
-        """Return what ``action`` reads, in one transaction. Raise StoreFailed. A lost connection is replaced once."""
+    def read(self, action: Callable[[PostgresConnection], T], result: Future[T]) -> None:
+        """Set ``result`` to what ``action`` reads, in one transaction, or to StoreFailed. A lost connection is replaced
+        once.
+
+        The result is set before the transaction ends: nobody waits for that.
+        """
+        if not result.set_running_or_notify_cancel():
+            return
         for attempt in (1, 2):
             try:
                 connection = self._connection()
                 try:
-                    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                    return action(connection)
+                    connection.begin("ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                    result.set_result(action(connection))
                 finally:
-                    if not connection.is_lost:
-                        connection.execute("ROLLBACK")
+                    connection.end()
             except psycopg.Error as problem:
+                if result.done():  # Only the end failed: the next reader gets another connection.
+                    return
                 if attempt == 1 and isinstance(problem, LOST):
                     continue
-                raise explained(problem, self._address.shown) from problem
-        raise AssertionError
+                result.set_exception(explained(problem, self._address.shown))
+            except BaseException as problem:  # Raised where the result is awaited.
+                result.set_exception(problem)
+            return
 
     def _connection(self) -> PostgresConnection:
         connection: PostgresConnection | None = getattr(self._own, "connection", None)

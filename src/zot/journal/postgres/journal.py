@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Concatenate, ParamSpec, TypeVar
 
 from zot.errors import NoSuchSession
@@ -84,9 +84,12 @@ class PostgresJournal(SessionJournal):
 
     async def reading(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return ``query(connection, *args, **kwargs)``, in another thread and read-only. Raise StoreFailed."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._readers, self._connections.reading, lambda connection: query(connection, *args, **kwargs)
+        result: Future[T] = Future()
+        reading = self._readers.submit(
+            self._connections.read, lambda connection: query(connection, *args, **kwargs), result
         )
+        reading.add_done_callback(lambda one: result.cancel() if one.cancelled() else None)
+        return await asyncio.wrap_future(result)
 
     async def writing(self, action: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return ``action(connection, *args, **kwargs)``, in a transaction after everything queued before."""

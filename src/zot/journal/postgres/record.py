@@ -14,6 +14,7 @@ from zot.errors import LeaseLost, NoSuchSession, SessionBusy, StoreFailed
 from zot.journal.answers import SessionAnswers, disown
 from zot.journal.connection import Connection
 from zot.journal.lease import Owner, WaitingPlace, current_owner
+from zot.journal.postgres.connection import PostgresConnection
 from zot.journal.postgres.leases import taken_over
 from zot.journal.queries import SessionRecord, find, newest_row_and_run, rows_after, used_at
 from zot.journal.session_store import ALL, PATIENCE_S, SessionStore, busy
@@ -21,6 +22,20 @@ from zot.store import Acquired, FindAnswer
 
 if TYPE_CHECKING:
     from zot.journal.postgres.journal import PostgresJournal
+
+
+_LOCK = "SELECT 1 FROM sessions WHERE number = ? FOR UPDATE"
+#: The fence, the pool, the token of the lease if it holds, and whether there are answers of idempotent requests.
+_LOOK = """
+SELECT fence, pool, (SELECT token FROM leases WHERE session = ? AND until > clock_timestamp()),
+    EXISTS (SELECT 1 FROM answers WHERE answers.session = sessions.number)
+FROM sessions WHERE number = ?"""
+_CLAIM = """
+INSERT INTO leases (session, fence, token, until) VALUES (?, ?, ?, clock_timestamp() + make_interval(secs => ?))
+ON CONFLICT (session) DO UPDATE SET fence = excluded.fence, token = excluded.token, until = excluded.until"""
+_OWN = """
+UPDATE sessions SET fence = ?, next_seq = ?, owner = ?, updated = ?,
+    messages = coalesce(CAST(? AS bigint), messages) WHERE number = ?"""
 
 
 class _Taken(msgspec.Struct, frozen=True):
@@ -95,40 +110,36 @@ class PostgresRecord(SessionStore):
         self.journal.leases.add(self)
         return taken.acquired
 
-    def _take(self, connection: Connection, owner: Owner, find_answer: FindAnswer | None) -> _Taken:
+    def _take(self, connection: PostgresConnection, owner: Owner, find_answer: FindAnswer | None) -> _Taken:
         """Take the lease in the writer's thread, store the owner, and read the rows of others."""
         began = time.monotonic()  # Not earlier: other work of the writer may have taken as long as a lease.
         # The row stays locked until the end of the transaction: an append that was under way has ended by then.
-        query = "SELECT fence, pool FROM sessions WHERE number = ? FOR UPDATE"
-        locked = connection.execute(query, (self.number,)).fetchone()
-        session = find(connection, self.id)
-        if locked is None or session is None or session.number != self.number:
+        found = connection.together((_LOCK, (self.number,)), (_LOOK, (self.number, self.number))).fetchone()
+        session = None if found is None else find(connection, self.id)
+        if session is None or session.number != self.number:
             raise NoSuchSession(f"session {self.id!r} no longer exists")
-        query = "SELECT token FROM leases WHERE session = ? AND until > clock_timestamp()"
-        holder = connection.execute(query, (self.number,)).fetchone()
-        if holder is not None and holder[0] != owner.token:
+        fence, pool, holder, has_answers = found
+        if holder is not None and holder != owner.token:
             raise busy(session)
         self.left_behind = self.left_behind or session.owner is not None
         last, run = newest_row_and_run(connection, self.number)
-        disown(connection, self.number, run + 1)
+        if has_answers:
+            disown(connection, self.number, run + 1)
         answers = SessionAnswers(connection, self.journal.clock, self.number)
         if find_answer is not None and (answer := find_answer(answers, run)) is not None:
             return _Taken(began, session.epoch, last, run, 0, Acquired(answer=answer))
         rows = rows_after(connection, self.number, self._safe_seq, ALL) if last > self._safe_seq else []
-        fence, self.is_continued = locked[0] + 1, locked[1] != ""  # The workers of its pool continue its runs.
+        fence, self.is_continued = fence + 1, pool != ""  # The workers of its pool continue its runs.
         query = "SELECT 1 FROM requests WHERE session = ? AND aborted_run = ?"
-        was_aborted = run > 0 and connection.execute(query, (self.number, run)).fetchone() is not None
-        connection.execute(
-            "INSERT INTO leases (session, fence, token, until)"
-            " VALUES (?, ?, ?, clock_timestamp() + make_interval(secs => ?)) ON CONFLICT (session)"
-            " DO UPDATE SET fence = excluded.fence, token = excluded.token, until = excluded.until",
-            (self.number, fence, owner.token, self.journal.lease_s),
-        )
+        is_left = run > 0 and session.owner is not None
+        was_aborted = is_left and connection.execute(query, (self.number, run)).fetchone() is not None
         now = max(used_at(connection, session.cwd, owner.since, number=self.number), session.updated)
-        connection.execute(
-            "UPDATE sessions SET fence = ?, next_seq = ?, owner = ?, updated = ?,"
-            " messages = coalesce(CAST(? AS bigint), messages) WHERE number = ?",
-            (fence, last + 1, msgspec.json.encode(owner), now, self._counted(last, rows), self.number),
+        mark, counted = msgspec.json.encode(owner), self._counted(last, rows)
+        connection.together(
+            # The first row's commit makes this durable, too; without that row, losing it does no harm.
+            ("SET LOCAL synchronous_commit = off", ()),
+            (_CLAIM, (self.number, fence, owner.token, self.journal.lease_s)),
+            (_OWN, (fence, last + 1, mark, now, counted, self.number)),
         )
         return _Taken(began, session.epoch, last, run, fence, Acquired(rows, was_aborted=was_aborted))
 

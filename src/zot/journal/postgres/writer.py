@@ -104,14 +104,14 @@ class PostgresWriter(WriterThread):
             committing = False
             try:
                 connection = self._connected(deadline)
-                connection.execute("BEGIN")
+                connection.begin()
                 try:
                     result = task.action(connection)
                     committing = True
-                    connection.execute("COMMIT")
-                finally:
-                    if not connection.is_lost:
-                        connection.execute("ROLLBACK")
+                    connection.end("COMMIT")
+                except BaseException:
+                    connection.end()
+                    raise
             except DatabaseError as problem:
                 is_open = isinstance(problem, LOST) and not committing
                 if (is_open or isinstance(problem, AGAIN)) and time.monotonic() < deadline and not self._closing:
@@ -190,7 +190,7 @@ class PostgresWriter(WriterThread):
         with_blobs = [one for one in appends if one.blobs]
         if not with_blobs:
             return {number for (number,) in connection.execute(_APPEND, values)}
-        connection.execute("BEGIN")
+        connection.begin()
         try:
             connection.execute("SELECT pg_advisory_xact_lock_shared(?)", (BLOBS,))
             held = {number for (number,) in connection.execute(_APPEND, values)}
@@ -199,8 +199,8 @@ class PostgresWriter(WriterThread):
                     query = "INSERT INTO blobs (hash, data) VALUES (?, ?) ON CONFLICT DO NOTHING"
                     connection.executemany(query, one.blobs.items())
                     add_uses(connection, one.sender.number, one.chunks[0].first, one.blobs)
-            connection.execute("COMMIT")
-        finally:
-            if not connection.is_lost:
-                connection.execute("ROLLBACK")
+            connection.end("COMMIT")
+        except BaseException:
+            connection.end()
+            raise
         return held

@@ -72,11 +72,12 @@ class RecordedEvents:
         """
 
         def look(connection: Connection) -> list[tuple[int, AgentEvent]]:
-            if epoch not in (0, queries.get(connection, self._session_id).epoch):
+            session = queries.get(connection, self._session_id)
+            if epoch not in (0, session.epoch):
                 return []
-            events = replay.events_after(connection, self._session_id, after, limit)
+            events = replay.events_of(connection, session.number, after, limit)
             upto = events[-1][0] if len(events) == limit else None
-            replaced = replay.replacements(connection, self._session_id, after, upto)
+            replaced = replay.replacements(connection, session.number, after, upto)
             return sorted([*events, *replaced], key=lambda one: one[0])[:limit] if replaced else events
 
         with suppress(NoSuchSession):

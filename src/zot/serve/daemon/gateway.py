@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from zot.errors import AgentError, RunCancelled, StoreFailed, UserError
 from zot.events import AgentEvent, UserMessage
@@ -23,7 +23,7 @@ from zot.journal import replay
 from zot.journal.connection import Connection
 from zot.journal.postgres.doorbell import ROWS, Listener
 from zot.journal.postgres.journal import PostgresJournal
-from zot.journal.queries import key_of, newest_row_and_run, owned
+from zot.journal.queries import SessionRecord, get, key_of, newest_row_and_run, owned
 from zot.serve.daemon.access import check_use
 from zot.serve.daemon.client_connection import ClientConnection, Deferred, Handler
 from zot.serve.daemon.feed import RecordedEvents, grouped
@@ -46,6 +46,14 @@ _PIECE = 512
 #: How long a request waits for a worker: a session may have to be taken over first.
 _PATIENCE_S = 30.0
 _LOOK_S = 0.2
+
+
+class _Target(NamedTuple):
+    """The session of a request: its record, newest row and newest run."""
+
+    record: SessionRecord
+    seq: int
+    run: int
 
 
 class _RemoteRun:
@@ -160,8 +168,7 @@ class Gateway:
             behind = [one for one, seq in newest.items() if seq > self._cursor(one)]
         else:
             behind = [one for one in wanted if self._numbers.get(one) in rung]
-        for session_id in behind:
-            await self._send(session_id)
+        await asyncio.gather(*map(self._send, behind))
         if self._sessions.watchers:
             owned_ids = [one.id for one in await self._journal.reading(owned)]
             self._sessions.watchers.note_elsewhere([one for one in owned_ids if not self._is_run_here(one)])
@@ -215,12 +222,12 @@ class Gateway:
         text = "\n\n".join(part for part in (asked.prompt, *words) if part)
         checked_prompt(text, images)
         session_id = asked.session_id
-        number = await self._use(connection, session_id)
         await self._open_queue()
-        seq = await self._follow(connection, session_id)
+        target = await self._use(connection, session_id)
+        self._follow(connection, target)
         prompt_id = asked.prompt_id or _new_prompt_id()
         reply = RunReply(connection, session_id, asked.prompt_id or "")
-        run = _RemoteRun(reply, prompt_id, seq)
+        run = _RemoteRun(reply, prompt_id, target.seq)
         self._runs.setdefault(session_id, []).append(run)
         prompt = QueuedPrompt(
             session_id=session_id,
@@ -228,23 +235,24 @@ class Gateway:
             images=images,
             prompt_id=prompt_id,
             by=connection.grant.name,
-            after=seq,
-            after_run=await self._newest_run(number),
+            after=target.seq,
+            after_run=target.run,
         )
         try:
-            run.job = await self._enqueue(connection, prompt, number)
+            run.job = await self._enqueue(connection, prompt, target.record)
         except BaseException:
             run.is_over = True
             self._forget(session_id)
             raise
         return reply.deferred
 
-    async def _enqueue(self, connection: ClientConnection, prompt: QueuedPrompt, number: int) -> int:
+    async def _enqueue(self, connection: ClientConnection, prompt: QueuedPrompt, session: SessionRecord) -> int:
         """Queue a prompt in the pool of its session; return its job's number. Raise StoreFailed, or RpcError if its
         tenant has too many."""
         tenant = f"token {connection.grant.name}" if connection.grant.name else f"uid {connection.who.uid}"
+        number = session.number
         await self._check_limits(tenant, number)
-        pool = await self._pool_of(prompt.session_id)
+        pool = await self._pool_of(session)
         if self._pools.get(number) != pool:
             await self._journal.writing(place, number, pool)
             self._pools[number] = pool
@@ -270,12 +278,11 @@ class Gateway:
                 " again when one has ended, or end one with session/cancel",
             )
 
-    async def _pool_of(self, session_id: str) -> str:
+    async def _pool_of(self, record: SessionRecord) -> str:
         """Return the pool of a session's agent, else that of its directory, else the gateway's own."""
         file = self._daemon.parts.agents.file
         if not file.fleet.pools and all(table.pool is None for table in file.agents.values()):
             return self._pool
-        record = await self._journal.find(session_id)
         agent = await self._journal.reading(replay.agent_of, record)
         return self._daemon.parts.agents.table(agent).pool or file.fleet.pool_of(record.cwd) or self._pool
 
@@ -283,9 +290,9 @@ class Gateway:
         words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
         text = "\n\n".join(part for part in (asked.prompt, *words) if part)
         checked_prompt(text, images)
-        number = await self._use(connection, asked.session_id)
-        seq = await self._follow(connection, asked.session_id)
-        if (await self._journal.find(asked.session_id)).owner is None:  # Nothing to steer: it is a prompt.
+        target = await self._use(connection, asked.session_id)
+        self._follow(connection, target)
+        if target.record.owner is None:  # Nothing to steer: it is a prompt.
             await self._open_queue()
             prompt = QueuedPrompt(
                 session_id=asked.session_id,
@@ -293,12 +300,14 @@ class Gateway:
                 images=images,
                 prompt_id=asked.prompt_id or _new_prompt_id(),
                 by=connection.grant.name,
-                after=seq,
-                after_run=await self._newest_run(number),
+                after=target.seq,
+                after_run=target.run,
             )
-            await self._enqueue(connection, prompt, number)
+            await self._enqueue(connection, prompt, target.record)
             return daemon_types.Steered(asked.session_id)
-        outcome = await self._ask(number, SteerRun(text, images, asked.prompt_id or "", connection.grant.name))
+        outcome = await self._ask(
+            target.record.number, SteerRun(text, images, asked.prompt_id or "", connection.grant.name)
+        )
         if outcome.problem:
             raise RpcError(SESSION_NOT_FOUND, outcome.problem) if outcome.is_late else UserError(outcome.problem)
         return daemon_types.Steered(asked.session_id)
@@ -332,13 +341,15 @@ class Gateway:
         return daemon_types.Cancelled(asked.session_id)
 
     async def _approve(self, connection: ClientConnection, asked: daemon_types.Approve) -> daemon_types.Approved:
-        number = await self._use(connection, asked.session_id)
-        if (await self._journal.find(asked.session_id)).owner is None:
+        target = await self._use(connection, asked.session_id)
+        if target.record.owner is None:
             raise UserError(
                 f"no approval request {asked.request_id!r} is waiting: it was answered, expired or never made"
             )
         await self._check_approval(connection, asked)
-        outcome = await self._ask(number, AnswerApproval(asked.request_id, asked.verdict, connection.label))
+        outcome = await self._ask(
+            target.record.number, AnswerApproval(asked.request_id, asked.verdict, connection.label)
+        )
         if outcome.problem:
             raise UserError(outcome.problem)
         return daemon_types.Approved(asked.session_id, asked.request_id)
@@ -353,26 +364,21 @@ class Gateway:
         if grant.name in {event.by for event in events if isinstance(event, UserMessage)}:
             raise RpcError(NOT_OWNED, f"the token {grant.name!r} prompted this run and cannot approve its calls")
 
-    async def _use(self, connection: ClientConnection, session_id: str) -> int:
-        """Return the number of a session that a client may change. Raise RpcError, NoSuchSession."""
+    async def _use(self, connection: ClientConnection, session_id: str) -> _Target:
+        """Return a session that a client may change. Raise RpcError, NoSuchSession."""
         self._sessions.pool.check_open()
         await self._sessions.pool.check_not_closed(session_id)
         await check_use(self._sessions.pool, connection, session_id)
-        number = self._numbers[session_id] = (await self._journal.find(session_id)).number
-        return number
+        target = await self._journal.reading(_target, session_id)
+        self._numbers[session_id] = target.record.number
+        return target
 
-    async def _follow(self, connection: ClientConnection, session_id: str) -> int:
-        """Subscribe a client to a session from now on; return the number of its newest row."""
-        seq, epoch = await self._sessions.catalog.position(session_id)
-        feed = self._sessions.feed(session_id)
-        feed.set_epoch(epoch)
-        feed.on_foreign_rows(seq)
-        connection.follow(session_id)
-        return seq
-
-    async def _newest_run(self, number: int) -> int:
-        _, run = await self._journal.reading(newest_row_and_run, number)
-        return run
+    def _follow(self, connection: ClientConnection, target: _Target) -> None:
+        """Subscribe a client to a session from now on."""
+        feed = self._sessions.feed(target.record.id)
+        feed.set_epoch(target.record.epoch)
+        feed.on_foreign_rows(target.seq)
+        connection.follow(target.record.id)
 
     async def _open_queue(self) -> None:
         async with self._opening:
@@ -396,6 +402,11 @@ class Gateway:
             await self._journal.writing(worker_requests.withdraw, number)
             return Outcome("no worker runs this session", is_late=True)
         return outcome
+
+
+def _target(connection: Connection, session_id: str) -> _Target:
+    record = get(connection, session_id)
+    return _Target(record, *newest_row_and_run(connection, record.number))
 
 
 def _new_prompt_id() -> str:
