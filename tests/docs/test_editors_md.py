@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,18 @@ def test_every_mode_is_in_the_table() -> None:
 
 def test_the_entry_of_the_registry_names_this_version() -> None:
     entry = json.loads((ROOT / "docs" / "acp-registry" / "agent.json").read_text())
-    [run] = entry["distribution"].values()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    name = project["name"]
     assert entry["version"] == __version__
-    assert run == {"package": f"zot-agent@{__version__}", "cmd": "zot", "args": ["acp"]}
+    # A client runs the command of the package's name: the registry's schema has no other one.
+    assert entry["distribution"] == {"uvx": {"package": f"{name}@{__version__}", "args": ["acp"]}}
+    assert project["scripts"][name] == project["scripts"]["zot"]
+
+
+def test_the_entry_of_the_registry_has_what_its_schema_demands() -> None:
+    entry = json.loads((ROOT / "docs" / "acp-registry" / "agent.json").read_text())
+    assert {"id", "name", "version", "description", "authors", "license", "distribution"} == entry.keys()
+    assert re.fullmatch(r"[a-z][a-z0-9-]*", entry["id"])
+    icon = (ROOT / "docs" / "acp-registry" / "icon.svg").read_text()
+    assert 'width="16" height="16" viewBox="0 0 16 16"' in icon
+    assert set(re.findall(r'(?:fill|stroke)="([^"]*)"', icon)) <= {"none", "currentColor"}

@@ -34,8 +34,8 @@ PNG = base64.b64decode(
 # Start and version.
 
 
-@pytest.mark.parametrize("version", [0, 1, 2, 99])
-def test_every_client_gets_version_one(editors: Start, version: int) -> None:
+@pytest.mark.parametrize("version", [0, 1, 2, 99, "1"])  # It was a text before version 1.
+def test_every_client_gets_version_one(editors: Start, version: int | str) -> None:
     editor = editors()
     result = editor.call("initialize", protocolVersion=version, clientCapabilities={"later": [1]})
     assert result["protocolVersion"] == 1
@@ -79,7 +79,7 @@ def test_logout_removes_the_stored_key(editors: Start, tmp_path: Path) -> None:
 def test_methods_before_initialize_and_unknown_ones_are_refused(editors: Start) -> None:
     editor = editors()
     assert editor.refused("session/new", cwd="/", mcpServers=[])["code"] == -32600
-    assert editor.refused("initialize", protocolVersion="one")["code"] == -32602
+    assert editor.refused("initialize", protocolVersion=[1])["code"] == -32602
     editor.initialize()
     assert editor.refused("session/shout")["code"] == -32601
     editor.tell("session/shout")
@@ -142,7 +142,7 @@ def test_prompts_of_mcp_servers_are_commands(editors: Start) -> None:
     session = editor.new()
     editor.prompt(session, "!script say hi")
     while not any(
-        {"name": "s:review", "description": "Look"} in one["availableCommands"]
+        {"name": "s:review", "description": "Look", "input": {"hint": "arguments"}} in one["availableCommands"]
         for one in of_kind(updates(editor.frames), "available_commands_update")
     ):
         editor.read()
@@ -357,6 +357,32 @@ def test_two_sessions_run_side_by_side(editors: Start) -> None:
     assert editor.answer_of(stalled)["result"]["stopReason"] == "cancelled"
 
 
+def test_a_prompt_without_text_has_no_title(editors: Start) -> None:
+    editor = editors()
+    session = editor.new()
+    image = {"type": "image", "data": base64.b64encode(PNG).decode(), "mimeType": "image/png"}
+    assert editor.call("session/prompt", sessionId=session, prompt=[image])["stopReason"] == "end_turn"
+    assert of_kind(updates(editor.frames), "session_info_update") == []
+    editor.prompt(session, "!echo hello")
+    assert [one["title"] for one in of_kind(updates(editor.frames), "session_info_update")] == ["!echo hello"]
+
+
+def test_many_sessions_opened_at_once_are_all_answered(editors: Start) -> None:
+    editor = editors()
+    editor.initialize()
+    asked = [editor.ask_for("session/new", cwd=str(editor.cwd), mcpServers=[]) for _ in range(256)]
+    answers: dict[int, Frame] = {}
+    while len(answers) < len(asked):
+        if (frame := editor.read()).get("id") in asked and "method" not in frame:
+            answers[frame["id"]] = frame
+    made = {one["result"]["sessionId"] for one in answers.values() if "result" in one}
+    refused = [one["error"]["message"] for one in answers.values() if "error" in one]
+    assert len(made) + len(refused) == len(asked)
+    assert len(made) >= 64
+    assert all("in use already" in message for message in refused), refused
+    assert editor.prompt(answers[asked[0]]["result"]["sessionId"], "!echo hello")[0] == "end_turn"
+
+
 def test_images_and_resources_are_part_of_the_prompt(editors: Start) -> None:
     editor = editors()
     session = editor.new()
@@ -461,6 +487,30 @@ def test_the_end_of_the_input_denies_an_open_approval(editors: Start) -> None:
 
 def options_of(result: Frame) -> dict[str, str]:
     return {one["id"]: one["currentValue"] for one in result["configOptions"]}
+
+
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+def test_an_approval_that_a_killed_process_left_is_requested_again(editors: Start, method: str) -> None:
+    dead = editors("--policy", "bash=ask")
+    session = dead.new()
+    dead.start(session, "!bash touch made")
+    request = dead.until_asked()
+    os.kill(dead.pid, signal.SIGKILL)
+    dead.wait()
+    editor = editors("--policy", "bash=ask")
+    editor.initialize()
+    editor.call(method, sessionId=session, cwd=str(editor.cwd), mcpServers=[])
+    again = editor.until_asked()
+    assert again["params"] == request["params"]
+    editor.decide(again, "allow_once")
+    assert editor.prompt(session, "!echo next")[0] == "end_turn"
+    assert (editor.cwd / "made").exists()
+    assert of_kind(updates(editor.frames), "tool_call_update")[-1]["status"] == "completed"
+    assert said(updates(editor.frames)).endswith("next")
+    editor.start(session, "!bash touch other")
+    editor.until_asked()
+    editor.leave()  # The end of the input denies it.
+    assert not (editor.cwd / "other").exists()
 
 
 def test_modes_change_which_calls_are_asked_about(editors: Start) -> None:
@@ -681,8 +731,9 @@ def test_commands_of_extensions_are_offered_and_run(editors: Start, tmp_path: Pa
     session = editor.new()
     while not (offered := of_kind(updates(editor.frames), "available_commands_update")):
         editor.read()
-    assert [one["name"] for one in offered[0]["availableCommands"]] == ["compact", "greet"]
-    assert offered[0]["availableCommands"][1]["description"] == "Greets."
+    compact, greet = offered[0]["availableCommands"]
+    assert (compact["name"], "input" in compact) == ("compact", False)
+    assert greet == {"name": "greet", "description": "Greets.", "input": {"hint": "arguments"}}
     stop, found = editor.prompt(session, "/greet Ada")
     assert (stop, said(found)) == ("end_turn", "Hello Ada")
 

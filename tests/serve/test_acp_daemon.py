@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket as socket_module
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from pathlib import Path
@@ -28,6 +29,8 @@ from zot.events import (
     ToolResult,
 )
 from zot.events import decode as decode_event
+
+from .test_acp import ASKING_SERVER, until_called
 
 Start: TypeAlias = Callable[..., Editor]
 
@@ -197,6 +200,24 @@ def test_sessions_without_a_prompt_are_removed_from_the_daemon(editors: Start, s
     again = editors("--via-daemon")
     again.initialize()
     assert again.call("session/list")["sessions"] == []
+
+
+def test_a_question_of_an_mcp_server_in_the_daemon_is_an_elicitation(
+    editors: Start, tmp_path: Path, fork_server: ForkServer
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "config.toml").write_text(
+        f"[mcp.s]\ncommand = {json.dumps(sys.executable)}\nargs = {json.dumps([str(ASKING_SERVER), 'form'])}\n"
+    )
+    with daemon_in(tmp_path, fork_server):
+        editor = editors("--via-daemon")
+        session = editor.new(elicitation={"form": {}})
+        number = until_called(editor, session)
+        [asked] = [one for one in editor.frames if one.get("method") == "elicitation/create"]
+        editor.send({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "decline"}})
+        assert editor.answer_of(number)["result"]["stopReason"] == "end_turn"
+        text = of_kind(updates(editor.frames), "tool_call_update")[-1]["content"][0]["content"]["text"]
+        assert json.loads(text.strip("`\n")) == {"action": "decline"}
 
 
 def test_without_a_daemon_the_first_session_says_how_to_start_one(editors: Start) -> None:

@@ -95,10 +95,11 @@ def main(argv: Sequence[str]) -> int:
     # Imported lazily: initialize is answered before asyncio and the modules of a session are loaded.
     from zot.serve.acp.server import serve_stdio
 
-    def connect() -> Client:
+    def connect(questions: bool) -> Client:
         from zot.client.client import Client  # Imported lazily: few editors use the daemon.
 
-        return Client.connect(**place, config_dir=settings.get("config_dir"), reconnect_s=_RECONNECT_S)
+        config_dir = settings.get("config_dir")
+        return Client.connect(**place, config_dir=config_dir, reconnect_s=_RECONNECT_S, questions=questions)
 
     overrides, descriptors = ConfigOverrides.of_flags(settings), (incoming, outgoing)
     daemon = connect if via_daemon else None

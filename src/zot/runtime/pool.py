@@ -480,7 +480,7 @@ class SessionPool:
     def _drop_unused_channels(self) -> None:
         if len(self._channels) % 256 == 255:
             for session_id in [one for one, channel in self._channels.items() if not channel.is_followed]:
-                if session_id not in self._live and session_id not in self._closing:
+                if not any(session_id in known for known in (self._live, self._loading, self._closing)):
                     del self._channels[session_id]
 
 

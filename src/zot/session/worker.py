@@ -274,17 +274,22 @@ class Worker:
             await self._store.settled()
 
     async def recover(
-        self, waiting: WaitingRuns = WaitingRuns.LEAVE, *, clock: Callable[[], float] = time.time
+        self,
+        waiting: WaitingRuns = WaitingRuns.LEAVE,
+        *,
+        always_asks: bool = True,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Recover from the death of a process that ran this session: end its run, or resume it, as ``waiting`` says.
 
         With RESUME, a run that waits for an approval is pending again until it is answered or its deadline, by
-        ``clock``, has passed; and from now on approvals are requested even while no subscriber can answer. CONTINUE,
-        too, holds from now on. Does nothing while another process runs the session. Raise AgentError.
+        ``clock``, has passed; and if the session ``always_asks``, approvals are from now on requested even while no
+        subscriber can answer. CONTINUE, too, holds from now on. Does nothing while another process runs the session.
+        Raise AgentError.
         """
         self._clock = clock
         self._continues = self._continues or waiting is WaitingRuns.CONTINUE
-        self._resumes = self._resumes or self._continues or waiting is WaitingRuns.RESUME
+        self._resumes = self._resumes or self._continues or (waiting is WaitingRuns.RESUME and always_asks)
         newest, self._newest = self._newest, None
         if self._current is not None or not self._store.shared:
             return

@@ -464,6 +464,10 @@ class ToolCards:
             card["content"] = diffs
         return card
 
+    def is_open(self, call_id: str) -> bool:
+        """True if a call has a card, and no result yet."""
+        return call_id in self._open
+
     def progress(self, call_id: str, text: str) -> None:
         """Add to the output of a running call; `live` returns it."""
         self._live[call_id] = (self._live.get(call_id, "") + text)[-_MAX_LIVE:]

@@ -82,7 +82,7 @@ class ClientCapabilities(msgspec.Struct, frozen=True):
 
 
 class _Version(msgspec.Struct, frozen=True, rename="camel"):
-    protocol_version: int
+    protocol_version: int | str  # Before version 1 it was a text.
 
 
 class _Capabilities(msgspec.Struct, frozen=True, rename="camel"):

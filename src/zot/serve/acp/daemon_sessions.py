@@ -286,7 +286,7 @@ async def _end_of(turn: ClientTurn) -> None:
 class EditorDaemonSessions(EditorSessions):
     """The sessions of the daemon that ``connect`` reaches, with the agent named ``agent``."""
 
-    def __init__(self, connect: Callable[[], Client], agent: str) -> None:
+    def __init__(self, connect: Callable[[bool], Client], agent: str) -> None:
         self._connect = connect
         self._agent = agent
         self._client: Client | None = None
@@ -377,7 +377,8 @@ class EditorDaemonSessions(EditorSessions):
                     await self._client.close()
                     self._client = None
             if self._client is None:
-                self._client = await self._connect().__aenter__()
+                asks = self.client.greeting.client.elicitation is not None
+                self._client = await self._connect(asks).__aenter__()
             return self._client
 
 

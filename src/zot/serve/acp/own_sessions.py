@@ -36,6 +36,7 @@ from zot.serve.acp.session import (
     SessionListing,
 )
 from zot.session.history import Batch
+from zot.session.recovery import WaitingRuns
 from zot.session.session import Session, new_session_id
 from zot.store import FileChanged
 from zot.wire import acp
@@ -67,8 +68,8 @@ class OwnSession(SessionBackend, Channel):
         self._replaced: dict[str, deque[str]] | None = None
         #: The number of the newest event that was delivered or held.
         self._newest = 0
-        #: Batches that are delivered after a replay; None without one.
-        self._held: list[Batch] | None = None
+        #: Batches that are delivered once the client has the response that opens the session; None from then on.
+        self._held: list[Batch] | None = []
         self._released = asyncio.Event()
 
     @property
@@ -144,11 +145,15 @@ class OwnSession(SessionBackend, Channel):
         self._released.set()
         for batch in held:
             self.deliver(batch)
+        session, view = self.session, self.view
+        if session is not None and view is not None and (pending := session.approvals.pending) is not None:
+            view.ask_again(pending, session.history.transcript.unanswered())
 
     async def release(self) -> None:
         self.follow()
         await self._owner.release(self._id)
         self.view = None
+        self.hold()
 
     def prompt(self, reply: PromptReply, text: str, images: Sequence[ImageBlock], *, steers: bool) -> None:
         session = self._loaded
@@ -288,29 +293,33 @@ class OwnSessions(EditorSessions):
     async def new(self, wanted: acp.NewSession) -> tuple[str, OwnSession]:
         place = _place(wanted.cwd, wanted.mcp_servers)
         check(msgspec.structs.replace(self._config, cwd=place.cwd))
+        await self._start()
         session_id = new_session_id()
-        backend = await self._channel(session_id)
         self._unused.add(session_id)
-        await self.load(session_id, place)
-        return session_id, backend
+        return session_id, await self.load(session_id, place)
 
     async def open(self, wanted: acp.OpenSession) -> OwnSession:
         session_id, place = wanted.session_id, _place(wanted.cwd, wanted.mcp_servers)
         if session_id.startswith(HOSTED):
             raise NoSuchSession(f"there is no session {session_id!r}")
-        backend = await self._channel(session_id)
-        if backend.session is not None and backend.place != place and not backend.session.worker.busy:
-            await self._started()[1].let_go(session_id)
-        await self.load(session_id, place)
+        await self._start()
+        pool = self._started()[1]
+        loaded = pool.session(session_id)
+        if loaded is not None and self._channel(session_id).place != place and not loaded.worker.busy:
+            await pool.let_go(session_id)
+        backend = await self.load(session_id, place)
+        session = backend._loaded
+        if session.history.must_recover and not session.worker.busy:  # A dead process left it: this client can answer.
+            await session.worker.recover(WaitingRuns.RESUME, always_asks=False)
         return backend
 
-    async def load(self, session_id: str, place: SessionSetup) -> None:
-        """Load a session unless it is loaded. Raise AgentError."""
-        backend = await self._channel(session_id)
+    async def load(self, session_id: str, place: SessionSetup) -> OwnSession:
+        """Load a session unless it is loaded, and return it. Raise AgentError."""
+        backend = self._channel(session_id)
         if backend.session is None:
             backend.place = place
         async with self._started()[1].use(session_id, NewSessionSettings(cwd=place.cwd)):
-            pass
+            return backend
 
     async def fork(self, wanted: acp.OpenSession) -> tuple[str, OwnSession]:
         origin = await self.open(wanted)
@@ -361,8 +370,7 @@ class OwnSessions(EditorSessions):
         """Keep a session: it has a prompt."""
         self._unused.discard(session_id)
 
-    async def _channel(self, session_id: str) -> OwnSession:
-        await self._start()
+    def _channel(self, session_id: str) -> OwnSession:
         return cast("OwnSession", self._started()[1].channel(session_id))
 
     async def _start(self) -> None:

@@ -455,11 +455,12 @@ def serve_stdio(
     *,
     overrides: ConfigOverrides,
     mode: str | None,
-    connect: Callable[[], Client] | None = None,
+    connect: Callable[[bool], Client] | None = None,
 ) -> int:
     """Serve the client in an event loop of its own. Return the exit code.
 
-    ``connect`` makes a client of the daemon whose sessions are served; without it they run in this process.
+    ``connect`` makes a client of the daemon whose sessions are served, which answers questions of tools or does not;
+    without it they run in this process.
     """
 
     async def make(output: StreamWriter, resources: SharedResources) -> AcpServer:

@@ -351,9 +351,9 @@ class AcpSession(WritingSubscriber):
 
     def _on_prompt(self, message: UserMessage) -> None:
         """Show a prompt of another client; the client shows its own."""
-        if not self.is_titled:
+        if not self.is_titled and (title := titled(text_of(message.content))):
             self.is_titled = True
-            self.update({"sessionUpdate": "session_info_update", "title": titled(text_of(message.content))})
+            self.update({"sessionUpdate": "session_info_update", "title": title})
         message_id = self._updates.new_message()
         if not self._steered(message) and not self._started(message.prompt_id):
             for update in acp.prompted(message.content, message_id):
@@ -476,6 +476,17 @@ class AcpSession(WritingSubscriber):
 
     # Approvals.
 
+    def ask_again(self, request: ApprovalRequest, calls: Sequence[CallBlock]) -> None:
+        """Send an approval request that may be older than this process, unless the client has it.
+
+        ``calls`` are those without a result: the client has no card of them if it resumes the session.
+        """
+        if request.id not in self._asked:
+            for call in calls:
+                if not self._updates.cards.is_open(call.id):
+                    self.update(self._updates.cards.call(call.id, call.name, call.args))
+            self._ask(request)
+
     def _ask(self, request: ApprovalRequest) -> None:
         """Send an approval request to the client."""
         card = self._updates.cards.asked(request)
@@ -551,7 +562,7 @@ class AcpSession(WritingSubscriber):
         except AgentError as problem:
             log.warning("session %r: no commands: %s", self.id, problem)
             return
-        commands = [{"name": one.name, "description": one.description} for one in found]
+        commands = [{"name": one.name, "description": one.description, **_input(one)} for one in found]
         if self._server.has(self) and commands != self._shown_commands:
             self._shown_commands = commands
             self._send_commands()
@@ -675,6 +686,11 @@ def _select(option: str, name: str, category: str, value: str, values: Mapping[s
         "currentValue": value,
         "options": [{"value": one, "name": shown} for one, shown in values.items()],
     }
+
+
+def _input(command: CommandInfo) -> dict[str, Any]:
+    """Return that a command takes arguments: editors send one without this as soon as the user has chosen it."""
+    return {} if command is _COMPACT else {"input": {"hint": "arguments"}}
 
 
 def _text_on_disk(path: str) -> str | None:
