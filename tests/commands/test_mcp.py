@@ -41,6 +41,8 @@ def test_a_server_is_listed_tested_and_called(shell: Shell) -> None:
         (("call", "s", "echo", "7"), "the arguments are not a JSON object"),
         (("logs", "s"), "it has not been started yet"),
         (("trust",), "no such file"),
+        (("add", "a b", "run"), "'a b' is not a valid server name"),
+        (("add", "a", "ftp://x"), "'ftp://x' is not an address of http or https"),
     ],
 )
 def test_mistakes_are_explained(shell: Shell, words: tuple[str, ...], problem: str) -> None:

@@ -169,6 +169,10 @@ def call(request: dict[str, Any]) -> None:
 def main() -> None:
     if MODE == "never-starts":
         time.sleep(60)
+    while MODE == "floods-its-log":
+        sys.stderr.write("x" * 1_000_000)
+    while MODE == "endless-at-start":
+        sys.stdout.write("x" * 1_000_000)
     if MODE == "exits":
         sys.exit("no such thing")
     for message in messages():

@@ -59,6 +59,8 @@ async def test_children_of_a_server_end_with_it(tmp_path: Path) -> None:
     [
         ("lies", "speaks revision '1999-01-01', which zot does not know"),
         ("exits", "exited with 1: no such thing"),
+        ("floods-its-log", "wrote more than 67108864 bytes to standard error within"),
+        ("endless-at-start", "sent a line of more than 33554432 bytes"),
         ("never-starts", "was not ready within 0.3 s"),
     ],
 )

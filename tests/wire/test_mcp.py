@@ -108,6 +108,7 @@ def test_a_cancelled_request_is_no_longer_open() -> None:
     assert cancelled is not None
     assert json.loads(cancelled[1].data)["params"]["requestId"] == cancelled[0] == number
     assert client.cancel(number, "why") is None
+    assert receive(client, id=number, result={}) == []  # It may have been on the way.
     assert isinstance(receive(client, id=number, result={})[0], LogNote)
 
 
@@ -116,6 +117,8 @@ def test_progress_counts_for_open_requests_only() -> None:
     number, _ = client.request("tools/call", {})
     about = {"method": "notifications/progress"}
     assert receive(client, **about, params={"progressToken": number, "message": "x"}) == [CallProgress(number, "x")]
+    counted = {"progressToken": number, "progress": 2, "total": 4}
+    assert receive(client, **about, params=counted) == [CallProgress(number, "2 of 4")]
     assert receive(client, **about, params={"progressToken": 99}) == []
     assert isinstance(receive(client, **about, params={})[0], LogNote)
     assert receive(client, method="notifications/tools/list_changed") == [ListChanged("tools")]

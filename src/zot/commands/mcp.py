@@ -106,7 +106,7 @@ def _list(request: CommandRequest) -> int:
             write_json(row)
         return 0
     if not rows:
-        print_note(f"there are no MCP servers: write [mcp.NAME] in config.toml, {MCP_FILE}, or --mcp NAME=COMMAND")
+        print_note("there are no MCP servers; add one with: zot mcp add NAME COMMAND")
         return 0
     table = [("NAME", "STATE", "TOOLS", "COMMAND", "FROM")]
     for row in rows:
@@ -199,7 +199,10 @@ def _call(request: CommandRequest) -> int:
 
     async def call(server: ManagedServer) -> int:
         if not server.is_current:
-            await server.refresh()
+            try:
+                await server.refresh()
+            except ToolFailed as problem:
+                raise UserError(f"{name}: {printable(str(problem))}; its log: zot mcp logs {name}") from None
         found = next((one for one in server.tools if tool_name in (one.name, one.spec.name)), None)
         if found is None:
             near = did_you_mean(tool_name, [one.name for one in server.tools])
@@ -283,7 +286,10 @@ def _store(config: Config) -> TrustStore:
 
 def _add(request: CommandRequest) -> int:
     name, line = request.words
-    _, server = mcp_server(f"{name}={line}")
+    try:
+        _, server = mcp_server(f"{name}={line}")
+    except ValueError as problem:
+        raise UserError(str(problem)) from None
     given = {key: dict(request.settings.get(key) or ()) for key in ("env", "header")}
     server = replace(server, env=given["env"], headers=given["header"])
     add_server(_directory(request), name, server)

@@ -308,6 +308,8 @@ def mcp_server(text: str) -> tuple[str, McpServer]:
         raise ValueError("expected NAME=COMMAND or NAME=URL, such as files='mcp-files --root .'")
     if not is_mcp_name(name):
         raise ValueError(f"{name!r} is not a valid server name: {MCP_NAME_RULE}")
+    if "://" in command:
+        raise ValueError(f"{command!r} is not an address of http or https")
     return name, McpServer(command=command, args=tuple(args))
 
 

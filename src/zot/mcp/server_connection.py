@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from zot.errors import ProtocolError, plain_reason
-from zot.extensions.log import Log
+from zot.extensions.log import MAX_BYTES, Log
 from zot.mcp.launch import McpDeadlines, McpExited, McpFailed, McpLaunch
 from zot.mcp.project_servers import named_files
 from zot.mcp.source import McpSource
@@ -59,8 +59,13 @@ _EXIT_S: Final = 0.5
 _GRACE_S: Final = 0.5
 _MAX_NOTES: Final = 100
 _TRUST: Final = "look at it, then: zot mcp trust"
-#: Interval of checks whether standard error has filled the log.
-_LOG_S: Final = 5.0
+#: The most bytes that a server sends without the end of a line before it is ended.
+_MAX_ENDLESS_BYTES: Final = 4 * MAX_LINE_BYTES
+#: Intervals of checks whether standard error has filled the log: short after the start and after a full log. A server
+#: that writes more than this in one of them is ended.
+_MIN_LOG_S: Final = 0.25
+_MAX_LOG_S: Final = 4.0
+_MAX_LOG_BYTES: Final = 64 * 1024 * 1024
 
 
 class _WaitingCall:
@@ -381,11 +386,16 @@ class ProcessConnection(McpConnection):
                 self.end(self._how_it_ended())
 
     async def _read(self) -> None:
-        lines = LineSplitter(max_line_bytes=MAX_LINE_BYTES)
+        lines, endless = LineSplitter(max_line_bytes=MAX_LINE_BYTES), 0
         while not self.ended and (data := await self._child.read(until_exit=False)):
+            endless = 0 if b"\n" in data else endless + len(data)
+            if endless > _MAX_ENDLESS_BYTES:
+                self._break(f"sent more than {_MAX_ENDLESS_BYTES} bytes without the end of a line")
             for line in lines.feed(data):
                 if isinstance(line, TooLong):
                     problem = f"sent a line of more than {MAX_LINE_BYTES} bytes"
+                    if self.client.state is not ClientState.READY:
+                        self._break(problem)
                     self.apply([*self.client.fail_all(problem), LogNote(problem)])
                     continue
                 is_long = len(line) > LONG_BYTES
@@ -393,9 +403,14 @@ class ProcessConnection(McpConnection):
                 self.apply(self.client.receive(message))
 
     async def _watch_log(self) -> None:
+        pause_s = _MIN_LOG_S
         while True:
-            await asyncio.sleep(_LOG_S)
+            await asyncio.sleep(pause_s)
+            size = self.log.end()
             self.log.keep_short()
+            if size > _MAX_LOG_BYTES:
+                self._break(f"wrote more than {_MAX_LOG_BYTES} bytes to standard error within {pause_s:g} s")
+            pause_s = _MIN_LOG_S if size > MAX_BYTES else min(2 * pause_s, _MAX_LOG_S)
 
     def _how_it_ended(self) -> str:
         if self._closing:

@@ -62,8 +62,9 @@ class ManagedServer:
         self._starting: asyncio.Task[McpConnection] | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._is_outdated = False
-        #: How many requests for its tools are under way.
+        #: How many callers want its lists; they are asked for by one after the other.
         self._lists = 0
+        self._listing = asyncio.Lock()
         self._failures = 0
         self._reason = ""
         self._needs_login = False
@@ -108,7 +109,8 @@ class ManagedServer:
             connection = await self._connected()
             from zot.mcp.listing import list_all  # Imported lazily: most sessions know the lists.
 
-            kept, ttl_s = await list_all(connection)
+            async with self._listing:
+                kept, ttl_s = await list_all(connection)
         finally:
             self._lists -= 1
         await asyncio.to_thread(self._cache.put, self.source.digest, kept, ttl_s)

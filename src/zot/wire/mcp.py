@@ -204,6 +204,8 @@ class _Supported(msgspec.Struct, frozen=True):
 class _Progress(msgspec.Struct, frozen=True, rename="camel"):
     progress_token: int | str
     message: str = ""
+    progress: float = 0
+    total: float | None = None
 
 
 _elicitations: msgspec.json.Decoder[Elicitation] = msgspec.json.Decoder(Elicitation)
@@ -344,6 +346,8 @@ class McpClient:
         self._open: dict[int, _PendingRequest] = {}
         #: Requests that wait for the user's answers, by the caller's id.
         self._asking: dict[int, _PendingRequest] = {}
+        #: Ids on the wire of requests that were given up: their answers may have been on the way.
+        self._cancelled: set[int] = set()
         self._discovery = self._handshake = self._subscription = 0
         self._discoveries = 0
         self._unasked = 0
@@ -387,6 +391,9 @@ class McpClient:
         for wire_id, opened in self._open.items():
             if opened.id == request:
                 del self._open[wire_id]
+                if len(self._cancelled) >= MAX_OPEN:
+                    self._cancelled.clear()
+                self._cancelled.add(wire_id)
                 params = {"requestId": wire_id, "reason": reason}
                 return wire_id, self._outgoing("notifications/cancelled", params, None)
         return None
@@ -507,6 +514,9 @@ class McpClient:
             self._subscription = 0
             return [LogNote("ended the subscription to changes of its lists")]
         opened = self._open.pop(wire_id, None)
+        if opened is None and wire_id in self._cancelled:
+            self._cancelled.remove(wire_id)
+            return []
         if opened is None:
             return [LogNote("answered a request that is not open")]
         if reply.error is not None:
@@ -602,7 +612,8 @@ class McpClient:
                 known = any(opened.id == progress.progress_token for opened in self._open.values())
                 if not known or not isinstance(progress.progress_token, int):
                     return []
-                return [CallProgress(progress.progress_token, _short(progress.message))]
+                counted = "" if progress.total is None else f"{progress.progress:g} of {progress.total:g}"
+                return [CallProgress(progress.progress_token, _short(progress.message) or counted)]
             case "notifications/tools/list_changed":
                 return [ListChanged("tools")]
             case "notifications/prompts/list_changed":
