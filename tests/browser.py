@@ -41,7 +41,8 @@ class Browser:
         async for frame in self._socket:
             said = json.loads(frame)
             if "id" in said:
-                self._waiting.pop(said["id"]).set_result(said)
+                if not (answer := self._waiting.pop(said["id"])).done():  # The caller may have given up.
+                    answer.set_result(said)
             elif (page := self.pages.get(said.get("sessionId", ""))) is not None:
                 page.hear(said["method"], said["params"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import sys
@@ -15,7 +16,19 @@ from mcp_client.stage import SERVER
 from optional import needs
 from serve.daemon.test_overview import png
 from serve.web.face import Face
-from serve.web.pages import CONFIG, IDLE, begin, dashboard, messages, open_session, paired, recorded, shown, submit
+from serve.web.pages import (
+    CONFIG,
+    IDLE,
+    LIVE,
+    begin,
+    dashboard,
+    messages,
+    open_session,
+    paired,
+    recorded,
+    shown,
+    submit,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -277,8 +290,8 @@ async def test_a_question_of_an_mcp_server_is_answered_in_the_inbox(browser: Bro
         await page.until("document.querySelector('.head .warn')?.textContent === '2 MCP servers: 1 not running'")
         await other.run("document.querySelector('.menu').open = true")
         actions = "[...document.querySelectorAll('.menu button:not([hidden])')].map(one => one.textContent).join()"
-        await other.until(f"{actions} === 'Extensions…'")  # All that this browser may do.
-        await other.run("document.querySelector('.menu button:not([hidden])').click()")
+        await other.until(f"{actions} === 'context,extensions'")  # All that this browser may do.
+        await other.run("[...document.querySelectorAll('.menu button:not([hidden])')].at(-1).click()")
         states = "[...document.querySelectorAll('.servers li')].map(one => one.textContent).join('; ')"
         await other.until(f"document.querySelector('dialog') && {states}.includes('gonefailed')")
         assert "srunning3 tools" in await other.run(states)
@@ -372,3 +385,85 @@ async def test_a_question_of_a_tool_is_a_card_with_fields(browser: Browser, face
     assert await page.run("window.sent") == [
         ["session/answer", {"sessionId": "s", "requestId": "q", "action": "accept", "content": {"n": 7, "c": "b"}}]
     ]
+
+
+@needs("chromium")
+async def test_a_request_of_an_unopened_session_is_in_the_inbox_without_a_poll(
+    browser: Browser, face: Face, tmp_path: Path
+) -> None:
+    page = await paired(browser, face)
+    await page.send("Page.addScriptToEvaluateOnNewDocument", source="window.setInterval = () => 0; window.isNew = true")
+    await page.send("Page.reload")
+    await page.until(f"window.isNew && {LIVE}")
+    await page.run("location.hash = '#/inbox'")
+    async with face.connected() as client:
+        session = await client.begin()
+        prompting = asyncio.ensure_future(client.prompt(session, f"!bash echo once > {tmp_path}/effect"))
+        await page.until("document.querySelector('#inbox .request .command')")
+        assert await page.text("#inbox .request .command") == f"echo once > {tmp_path}/effect"
+        row = f"document.querySelector('#sessions a[data-session={json.dumps(session)}]')"
+        await page.until(f"{row}?.dataset.state === 'waiting_approval'")
+        await page.until("document.querySelector('#inbox .request .facts').textContent.startsWith('default')")
+        await page.press("j")
+        await page.press("a")
+        assert (await prompting)["result"]["stopReason"] == "end_turn"
+    assert (tmp_path / "effect").read_text() == "once\n"
+    await page.until(f"{row}.dataset.state === 'idle' && {row}.textContent.includes('finished.')")
+
+
+@needs("chromium")
+async def test_the_queue_has_the_prompts_of_all_clients(browser: Browser, face: Face, tmp_path: Path) -> None:
+    page = await paired(browser, face, name="mine")
+    session = await begin(page, "!stall", tmp_path)
+    await page.until("!document.querySelector('.stop').hidden")
+    watcher = await paired(browser, face, "view")
+    await open_session(watcher, session)
+    await submit(page, "!echo mine")
+    async with face.connected() as client:
+        await client.call("initialize", {"protocolVersion": 1})
+        for text in ("!echo theirs\nsecond line", "!echo never"):
+            params = {"sessionId": session, "prompt": text, "promptId": text[-4:]}
+            message = {"jsonrpc": "2.0", "id": text, "method": "session/prompt", "params": params}
+            await client.socket.send(json.dumps(message))
+    queue = "[...document.querySelectorAll('.queue .text')].map(one => one.textContent).join()"
+    for one in (page, watcher):
+        await one.until(f"{queue} === '!echo mine,!echo theirs,!echo never'")
+    assert await texts(page, ".queue .facts") == ["Queued", "Queued by default", "Queued by default"]
+    assert (await texts(watcher, ".queue .facts"))[0] == "Queued by web.mine"
+    assert await watcher.run("document.querySelectorAll('.queue button').length") == 0
+    await page.run("document.querySelector('.queue li:last-child button').click()")
+    await page.until("document.querySelector('dialog .bad')")  # It is of another client: this asks first.
+    await page.run("document.querySelector('dialog .bad').click()")
+    for one in (page, watcher):
+        await one.until(f"{queue} === '!echo mine,!echo theirs'")
+    assert await page.run("document.getElementById('prompt').value") == ""
+    await page.send("Page.reload")  # It is in the queue of a new page as well.
+    await page.until(f"{queue} === '!echo mine,!echo theirs'")
+    await page.until("!document.querySelector('.stop').hidden")
+    await page.run("document.querySelector('.stop').click()")
+    for one in (page, watcher):
+        await one.until(
+            f"document.querySelectorAll('.answer').length === 2 && !document.querySelector('.queue li') && {IDLE}"
+        )
+    assert await shown(page) == await shown(watcher) == await recorded(face, session)
+
+
+@needs("chromium")
+async def test_the_context_window_is_shown_by_part(browser: Browser, face: Face, tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("line\n" * 500)
+    page = await paired(browser, face)
+    session = await begin(page, "!read long.txt", tmp_path)
+    await page.until(f"{IDLE} && !document.querySelector('.window').hidden")
+    await page.run("document.querySelector('.window').click()")
+    await page.until("document.querySelector('dialog .bars')")
+    assert await texts(page, "dialog .name") == ["System prompt", "Tools", "Messages", "Results of tools", "Free"]
+    async with face.connected() as client:
+        await client.call("initialize", {"protocolVersion": 1})
+        use = (await client.call("session/context", {"sessionId": session}))["result"]
+    widths = "[...document.querySelectorAll('dialog .bar:not(.none)')].map(one => Number(one.getAttribute('width')))"
+    parts = [use[name] / use["window"] * 100 for name in ("system", "tools", "messages", "results", "free")]
+    assert await page.run(widths) == [max(1, round(part, 1)) for part in parts]
+    await page.run("document.querySelector('dialog').close()")
+    await submit(page, "/context ")
+    await page.until("document.querySelector('dialog .bars')")
+    assert page.problems == []

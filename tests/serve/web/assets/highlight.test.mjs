@@ -14,6 +14,7 @@ test("words, strings, numbers, comments and names have kinds", () => {
   assert.deepEqual(of("comment", "a // b\n/* c\nd */ e", "js"), ["// b", "/* c\nd */"]);
   assert.deepEqual(of("name", "echo --all $HOME", "bash"), ["--all", "$HOME"]);
   assert.deepEqual(of("word", "SELECT a FROM b", "sql"), ["SELECT", "FROM"]);
+  for (const odd of ["constructor", "__proto__"]) assert.deepEqual([tokens("a", odd), languageOf(odd)], [[[null, "a"]], undefined]);
   assert.deepEqual(of("added", "+a\n-b\n c", "diff"), ["+a\n"]);
 });
 

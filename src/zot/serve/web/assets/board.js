@@ -5,8 +5,8 @@ import { tail } from "./dom.js";
 import { prefs } from "./prefs.js";
 import { ANSWERS, KINDS, keyOf, outcome } from "./requests.js";
 
-const LIST_MS = 2000;
-const HIDDEN_MS = 10000;
+const LIST_MS = 15000; // For changes that the daemon does not announce, such as another branch.
+const SOON_MS = 200; // Changes come in bursts.
 const SEARCH_MS = 250;
 const MOST_SESSIONS = 200;
 
@@ -25,12 +25,13 @@ export class Board extends EventTarget {
     this.failed = new Set(); // Sessions whose running turn has failed.
     this.query = "";
     this.current = null; // The session on the screen: what happens in it is read.
+    this.fresh = new Map(); // States that have changed since the list was asked for: it may be older.
     this.refreshing = null;
-    this.listedAt = 0;
     connection.addEventListener("session", ({ detail }) => this.take(detail));
+    connection.addEventListener("changed", ({ detail }) => this.changed(detail));
     connection.addEventListener("ready", () => this.begin());
     document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.refresh());
-    setInterval(() => this.poll(), LIST_MS);
+    setInterval(() => this.refresh(), LIST_MS);
   }
 
   async begin() {
@@ -43,9 +44,31 @@ export class Board extends EventTarget {
     this.dispatchEvent(new CustomEvent(name, { detail }));
   }
 
-  poll() {
-    const every = document.visibilityState === "visible" ? LIST_MS : HIDDEN_MS;
-    if (this.connection.isUp && Date.now() - this.listedAt >= every - 100) this.refresh();
+  /** A session has started, waits, was answered or has ended: perhaps one that no list had yet. */
+  changed({ sessionId: id, state }) {
+    const entry = this.sessions.get(id);
+    const ends = entry && entry.state !== "idle" && state === "idle";
+    this.fresh.set(id, state);
+    if (entry) this.become(entry, state);
+    if (ends) this.emit("ended", { id, failed: this.failed.has(id) });
+    this.follow(id, state);
+    this.refreshSoon();
+  }
+
+  /** Follow a session while it does something: its requests appear at once, and can be answered. */
+  follow(id, state) {
+    if (state !== "idle") this.connection.subscribe(id);
+    else {
+      this.forget(id);
+      this.connection.release(id);
+    }
+  }
+
+  refreshSoon() {
+    this.soon ??= setTimeout(() => {
+      this.soon = null;
+      this.refresh();
+    }, SOON_MS);
   }
 
   search(query) {
@@ -57,7 +80,7 @@ export class Board extends EventTarget {
 
   /** Read the list. Calls while one is under way share its result and cause another one. */
   async refresh() {
-    if (!this.connection.may("session/list")) return;
+    if (!this.connection.isUp || !this.connection.may("session/list")) return;
     if (this.refreshing) {
       this.again = true;
       return;
@@ -73,7 +96,7 @@ export class Board extends EventTarget {
 
   async read() {
     const { query } = this;
-    this.listedAt = Date.now();
+    this.fresh.clear();
     try {
       const params = { limit: MOST_SESSIONS, details: true };
       const all = (await this.connection.call("session/list", params)).sessions;
@@ -84,9 +107,9 @@ export class Board extends EventTarget {
       for (const id of this.sessions.keys()) if (!entries.has(id)) this.forget(id);
       this.sessions = entries;
       for (const one of entries.values()) {
+        one.state = this.fresh.get(one.sessionId) ?? one.state;
         if (prefs.seen(one.sessionId) === undefined || one.sessionId === this.current) prefs.see(one.sessionId, one.lastSeq);
-        if (one.state !== "idle") this.connection.subscribe(one.sessionId);
-        else this.forget(one.sessionId);
+        this.follow(one.sessionId, one.state);
       }
       this.emit("sessions");
     } catch (problem) {
@@ -143,14 +166,7 @@ export class Board extends EventTarget {
       this.failed.delete(id);
       if (entry && !old) this.become(entry, "running");
     } else if (event.type === "error") this.failed.add(id);
-    else if (event.type === "done") {
-      this.forget(id);
-      if (entry && !old) {
-        this.become(entry, "idle");
-        this.emit("ended", { id, failed: this.failed.has(id) });
-        this.refresh();
-      }
-    }
+    else if (event.type === "done") this.forget(id);
   }
 
   become(entry, state) {

@@ -23,11 +23,10 @@ export function mention(path) {
 
 /** `complete` returns offers {text, label, help} for a word; `send` takes {text, attachments, steers}; `stop` aborts. */
 export class Composer {
-  constructor({ complete, send, stop, withdraw }) {
+  constructor({ complete, send, stop }) {
     this.complete = complete;
     this.onSend = send;
     this.stop = stop;
-    this.withdraw = withdraw;
     this.running = false;
     this.attached = [];
     this.offers = [];
@@ -38,15 +37,14 @@ export class Composer {
       on: { keydown: (press) => this.key(press), input: () => this.changed(), paste: (event) => this.paste(event), blur: () => this.offer([]) } });
     this.files = h("input", { type: "file", multiple: true, hidden: true, "aria-label": "Attach files",
       on: { change: () => { this.attach([...this.files.files]); this.files.value = ""; } } });
-    this.chips = h("ul", { class: "chips", "aria-label": "Attachments", hidden: true });
-    this.queue = h("ul", { class: "queue", "aria-label": "Queued prompts", hidden: true });
+    this.chips = h("ul.chips", { "aria-label": "Attachments", hidden: true });
     this.list = h("ul", { id: "offers", class: "offers", role: "listbox", "aria-label": "Completions", hidden: true });
     this.sendButton = button("Send", () => this.send(), { kind: "main send", picture: "send" });
     this.steerButton = button("Steer", () => this.send({ steers: true }), { kind: "steer" });
     this.stopButton = button("Stop", () => this.stop(), { kind: "stop bad" });
-    this.element = h("div", { class: "composer" }, this.queue, this.list, h("div", { class: "box" }, this.chips, this.input,
-      h("div", { class: "buttons" }, button("Attach files", () => this.files.click(), { kind: "quiet attach", picture: "clip" }), this.files,
-        h("span", { class: "hint facts" }), this.stopButton, this.steerButton, this.sendButton)));
+    this.element = h("div.composer", null, this.list, h("div.box", null, this.chips, this.input,
+      h("div.buttons", null, button("Attach files", () => this.files.click(), { kind: "quiet attach", picture: "clip" }), this.files,
+        h("span.hint.facts"), this.stopButton, this.steerButton, this.sendButton)));
     this.update(false);
   }
 
@@ -110,7 +108,7 @@ export class Composer {
 
   /** Put a prompt back that was not sent. */
   restore(text, attachments) {
-    if (!this.value) this.value = text;
+    this.value = [text, this.value].filter(Boolean).join("\n");
     this.attached = [...attachments, ...this.attached];
     this.drawChips();
   }
@@ -148,7 +146,7 @@ export class Composer {
     this.chosen = 0;
     this.list.hidden = !this.offers.length;
     fill(this.list, ...this.offers.map((one, at) => h("li", { role: "option", id: `offer-${at}`,
-      on: { mousedown: (press) => { press.preventDefault(); this.accept(at); } } }, h("b", null, one.label), one.help ? h("span", { class: "facts" }, one.help) : null)));
+      on: { mousedown: (press) => { press.preventDefault(); this.accept(at); } } }, h("b", null, one.label), one.help ? h("span.facts", null, one.help) : null)));
     this.choose(0);
   }
 
@@ -205,25 +203,11 @@ export class Composer {
 
   drawChips() {
     this.chips.hidden = !this.attached.length;
-    fill(this.chips, ...this.attached.map((one) => h("li", null, h("span", null, one.filename), h("span", { class: "facts" }, ` ${short(one.size)}B`),
+    fill(this.chips, ...this.attached.map((one) => h("li", null, h("span", null, one.filename), h("span.facts", null, ` ${short(one.size)}B`),
       button(`Remove ${one.filename}`, () => {
         this.attached = this.attached.filter((other) => other !== one);
         this.drawChips();
       }, { kind: "quiet", picture: "close" }))));
-  }
-
-  // Queued prompts.
-
-  enqueue(promptId, text, steers = false) {
-    const label = text || "Attachments";
-    this.queue.append(h("li", { data: { prompt: promptId } }, h("span", { class: "facts" }, steers ? "Steers" : "Queued"), h("span", { class: "text" }, label),
-      button(`Withdraw: ${label}`, () => this.withdraw(promptId), { kind: "quiet", picture: "close" })));
-    this.queue.hidden = false;
-  }
-
-  dequeue(promptId) {
-    [...this.queue.children].find((one) => one.dataset.prompt === promptId)?.remove();
-    this.queue.hidden = !this.queue.children.length;
   }
 }
 

@@ -28,6 +28,7 @@ class Subscription {
   constructor(id, after, epoch) {
     this.id = id;
     this.last = after;
+    this.isWatch = after === null;
     this.epoch = epoch;
     this.pending = false;
     this.catching = true;
@@ -37,8 +38,8 @@ class Subscription {
 }
 
 /**
- * Dispatches `state` (`connecting`, `catching`, `live`, `lost`, `unpaired`), `ready` after each connect, and, for
- * subscribed sessions, `session` events with {id, event, seq, old}, {id, attached}, {id, live}, {id, refused}, or
+ * Dispatches `state` (`connecting`, `catching`, `live`, `lost`, `unpaired`), `ready` after each connect, `changed` when any
+ * session starts, waits or ends, with {sessionId, state}, and, for subscribed sessions, `session` events with {id, event, seq, old}, {id, attached}, {id, live}, {id, refused}, or
  * {id, reset}: the subscription has ended, since another history has this id now.
  */
 export class Connection extends EventTarget {
@@ -87,6 +88,7 @@ export class Connection extends EventTarget {
         one.catching = true;
         this.attach(one);
       }
+      if (this.may("sessions/watch")) this.call("sessions/watch").catch(() => {});
       this.settle();
       this.dispatchEvent(new CustomEvent("ready"));
     } catch {
@@ -113,6 +115,7 @@ export class Connection extends EventTarget {
   take(message) {
     this.seen = Date.now();
     if (message.method === "session/update") this.update(message.params);
+    else if (message.method === "sessions/changed") this.dispatchEvent(new CustomEvent("changed", { detail: message.params }));
     else if (this.calls.has(message.id)) {
       const { resolve, reject } = this.calls.get(message.id);
       this.calls.delete(message.id);
@@ -127,6 +130,11 @@ export class Connection extends EventTarget {
     const subscription = new Subscription(id, after, epoch);
     this.subscriptions.set(id, subscription);
     if (this.isUp) this.attach(subscription);
+  }
+
+  /** End a subscription that no conversation has: `subscribe` without a row made it. */
+  release(id) {
+    if (this.subscriptions.get(id)?.isWatch) this.unsubscribe(id);
   }
 
   unsubscribe(id) {

@@ -2,7 +2,7 @@
 
 import { Composer, mention } from "./composer.js";
 import { Lost } from "./connection.js";
-import { announce, button, confirmed, dialog, fill, h, icon, newId, say, short, tail, toast } from "./dom.js";
+import { announce, button, confirmed, count, dialog, fill, h, icon, newId, say, shares, short, tail, toast } from "./dom.js";
 import { Panels } from "./panels.js";
 import { textOf } from "./tools.js";
 import { Transcript, downButton, usageText } from "./transcript.js";
@@ -17,15 +17,14 @@ export class Conversation {
     this.connection = connection;
     this.board = board;
     this.id = id;
-    this.lost = new Map(); // Prompts whose answer was lost with the connection, by prompt id.
-    this.waiting = new Map(); // Prompts that were sent and not answered yet, by prompt id.
+    this.sent = new Map(); // Our prompts without an answer, by prompt id: {text, attachments, steers, waits, isLost}.
     this.isLoaded = false;
     this.loads = 0;
     this.first = 0; // The number of the oldest message that is shown.
     this.sticks = true; // Whether the end is in sight, so that the view follows it.
     this.state = null; // The last answer of session/state.
     this.commands = null;
-    this.extensions = [];
+    this.installed = [];
     this.transcript = new Transcript({
       sessionId: id, cards, onUsage: () => this.facts(), fetchImage: (where) => this.call("session/image", where),
     });
@@ -34,7 +33,6 @@ export class Conversation {
       complete: (kind, word) => this.complete(kind, word),
       send: (prompt) => this.submit(prompt),
       stop: () => this.act("session/cancel"),
-      withdraw: (promptId) => this.withdraw(promptId),
     });
     this.newest = downButton(() => this.toEnd(true));
     this.build();
@@ -43,23 +41,29 @@ export class Conversation {
 
   build() {
     this.title = h("h2");
-    this.status = h("p", { class: "facts", role: "status" });
-    this.place = h("p", { class: "facts place" });
-    this.meter = h("meter", { min: 0, max: 1, hidden: true, "aria-label": "Share of the context window in use" });
-    this.extensionButton = button("Extensions", () => this.showExtensions(), { kind: "quiet", hidden: true });
-    this.menu = h("details", { class: "menu" }, h("summary", { "aria-label": "Actions", title: "Actions" }, icon("more")), h("div", { class: "items" },
-      ...ACTIONS.map(([text, name]) => button(text, () => { this.menu.open = false; this[name](); }, { kind: "quiet" }))));
+    this.status = h("p.facts", { role: "status" });
+    this.place = h("p.facts.place");
+    this.meter = h("meter", { min: 0, max: 1, "aria-hidden": true });
+    this.window = h("button", { type: "button", class: "quiet window", hidden: true, on: { click: () => this.context() } }, this.meter);
+    this.queue = h("ul.queue", { "aria-label": "Prompts that wait", hidden: true });
+    this.extensionButton = button("Extensions", () => this.extensions(), { kind: "quiet", hidden: true });
+    this.menu = h("details.menu", null, h("summary", { "aria-label": "Actions", title: "Actions" }, icon("more")), h("div.items", null,
+      ...Object.entries(COMMANDS).map(([name, [help]]) => {
+        const one = button(name, () => { this.menu.open = false; this[name](""); }, { kind: "quiet" });
+        one.title = help;
+        return one;
+      })));
     this.menu.addEventListener("keydown", (press) => {
       if (press.key !== "Escape") return;
       this.menu.open = false;
       this.menu.firstChild.focus();
     });
     this.menu.addEventListener("focusout", (event) => event.relatedTarget && !this.menu.contains(event.relatedTarget) && (this.menu.open = false));
-    const back = h("a", { class: "back", href: "#/", "aria-label": "Back to the sessions" }, icon("back"));
+    const back = h("a.back", { href: "#/", "aria-label": "Back to the sessions" }, icon("back"));
     const log = this.transcript.element;
-    this.element = h("div", { class: "conversation" },
-      h("div", { class: "head" }, back, h("div", { class: "names" }, this.title, this.status, this.place), this.meter, this.extensionButton, this.menu),
-      log, this.newest, this.panels.element, this.composer.element);
+    this.element = h("div.conversation", null,
+      h("div.head", null, back, h("div.names", null, this.title, this.status, this.place), this.window, this.extensionButton, this.menu),
+      log, this.newest, this.panels.element, this.queue, this.composer.element);
     this.composer.takeDrops(this.element);
     log.addEventListener("scroll", () => this.scrolled(), { passive: true });
   }
@@ -91,12 +95,11 @@ export class Conversation {
       const page = await this.call("session/messages", { limit: PAGE, view: "past" });
       if (loads !== this.loads) return;
       this.isLoaded = true;
-      this.state = state;
       this.first = page.start;
       this.transcript.reset();
       this.transcript.prepend(page.messages);
       this.connection.subscribe(this.id, { after: page.lastSeq ?? 0, epoch: state.epoch });
-      this.update();
+      this.become(state);
       this.toEnd(true);
       this.readExtensions();
     } catch (problem) {
@@ -134,15 +137,12 @@ export class Conversation {
   take(event) {
     if (event.type.startsWith("panel_")) this.panels.take(event);
     else this.transcript.take(event);
-    if (event.prompt_id) {
-      this.lost.delete(event.prompt_id);
-      this.composer.dequeue(event.prompt_id);
-    }
+    if (event.prompt_id) this.begun(event.prompt_id);
     if (this.sticks) this.toEnd();
     if (event.type === "conversation_replaced") this.load();
     else if (event.type === "compact_done") this.first = 0; // Its numbers have changed: older messages come with the next load.
     if (["user_message", "done", "approval_request", "approval_answer"].includes(event.type)) this.update();
-    if (["done", "reconfigured", "compact_done"].includes(event.type)) this.readState();
+    if (["reconfigured", "compact_done"].includes(event.type)) this.readState();
     if (["ext_notify", "reconfigured"].includes(event.type)) this.readExtensions();
   }
 
@@ -155,15 +155,13 @@ export class Conversation {
   /** The daemon has the prompts that the transcript shows or that wait in its queue; others were lost on the way. */
   async caughtUp() {
     this.update();
-    this.readState();
-    if (!this.lost.size) return;
-    const state = await this.call("session/state").catch(() => null);
-    if (!state || state.queued) return;
-    for (const [id, { text, attachments }] of this.lost) {
-      if (!this.transcript.prompts.has(id)) this.unsent(text, attachments, "The connection was lost before this was sent.");
-      this.composer.dequeue(id);
+    if (!await this.readState()) return;
+    for (const [id, { text, attachments, isLost }] of this.sent) {
+      if (!isLost || this.state.queue?.some((one) => one.promptId === id)) continue;
+      this.sent.delete(id);
+      this.unsent(text, attachments, "The connection was lost before this was sent.");
     }
-    this.lost.clear();
+    this.drawQueue();
   }
 
   unsent(text, attachments, reason) {
@@ -176,33 +174,40 @@ export class Conversation {
     this.update();
   }
 
+  /** Read the state again: it has changed. Resolves with false if it cannot be read. */
   async readState() {
     const state = await this.call("session/state").catch(() => null);
-    if (!state) return;
+    if (state) this.become(state);
+    return state !== null;
+  }
+
+  become(state) {
     this.state = state;
+    this.drawQueue();
     this.drawExtensions();
   }
 
   async readExtensions() {
     const found = await this.call("session/extensions").catch(() => null);
     if (!found) return;
-    this.extensions = found.extensions;
-    this.commands = null;
+    this.installed = found.extensions;
+    this.commands = null; // They may have changed as well.
     this.drawExtensions();
-    clearTimeout(this.looking); // Nothing is sent when one has started or given up.
-    if (this.extensions.some((one) => ["starting", "restarting"].includes(one.state))) this.looking = setTimeout(() => this.readExtensions(), 1000);
   }
 
   /** What the button says: how many extensions and MCP servers there are, and how many of them do not run. */
   drawExtensions() {
     const servers = this.state?.mcp ?? [];
-    const count = (all, name) => all.length ? `${all.length} ${name}${all.length === 1 ? "" : "s"}` : "";
-    const names = [count(this.extensions, "extension"), count(servers, "MCP server")].filter(Boolean).join(", ");
-    const broken = [...this.extensions, ...servers].filter((one) => !FINE.includes(one.state)).length;
+    const names = [[this.installed, "extension"], [servers, "MCP server"]].filter(([some]) => some.length)
+      .map(([some, name]) => count(some.length, name)).join(", ");
+    const all = [...this.installed, ...servers];
+    const broken = all.filter((one) => !FINE.includes(one.state)).length;
     say(this.extensionButton, broken ? `${names}: ${broken} not running` : names);
     this.extensionButton.classList.toggle("warn", broken > 0);
     this.extensionButton.hidden = !names;
     this.update();
+    clearTimeout(this.looking); // The daemon does not announce that one has started or given up.
+    if (all.some((one) => ["starting", "restarting"].includes(one.state))) this.looking = setTimeout(() => { this.readExtensions(); this.readState(); }, 1000);
   }
 
   // Drawing.
@@ -212,12 +217,15 @@ export class Conversation {
     say(this.title, this.board.titleOf(this.id));
     this.composer.update(running);
     this.composer.element.hidden = this.connection.capabilities.size > 0 && !this.connection.may("session/prompt");
-    [...this.menu.querySelectorAll("button")].forEach((one, at) => {
-      const [, name, method] = ACTIONS[at];
-      one.hidden = !this.connection.may(method) || (name === "showExtensions" && this.extensionButton.hidden);
-    });
+    for (const one of this.menu.querySelectorAll("button")) one.hidden = !this.mayRun(one.textContent);
     this.menu.hidden = !this.menu.querySelector("button:not([hidden])");
     this.facts();
+  }
+
+  /** True if a command can be used here and now. */
+  mayRun(name) {
+    const useless = { stop: !this.transcript.running, extensions: this.extensionButton.hidden }[name];
+    return this.connection.may(COMMANDS[name][1]) && !useless;
   }
 
   facts() {
@@ -231,11 +239,11 @@ export class Conversation {
     say(this.place, [entry?.agentAlias ?? this.state?.agentAlias, tail(cwd), entry?.branch, this.state?.locked ? "locked" : ""].filter(Boolean).join(" · "));
     this.place.title = cwd;
     const { contextTokens: used, contextWindow: all } = this.state ?? {};
-    this.meter.hidden = !all;
+    this.window.hidden = !all;
     if (all) {
       this.meter.value = used / all;
-      this.meter.title = `${short(used)} of ${short(all)} tokens of the context window`;
-      this.meter.setAttribute("aria-valuetext", this.meter.title);
+      this.window.title = `${short(used)} of ${short(all)} tokens of the context window`;
+      this.window.setAttribute("aria-label", this.window.title);
     }
   }
 
@@ -269,7 +277,7 @@ export class Conversation {
       ...files.map((path) => ({ text: `${mention(path)} `, label: path }))];
     }
     this.commands ??= (await this.call("session/commands").catch(() => ({ commands: [] }))).commands;
-    const all = [...Object.entries(BUILT_IN).map(([name, { help }]) => ({ name, help })),
+    const all = [...Object.keys(COMMANDS).filter((name) => this.mayRun(name)).map((name) => ({ name, help: COMMANDS[name][0] })),
       ...this.commands.map((one) => ({ name: one.name, help: `${one.description} (${one.extension})` }))];
     return all.filter((one) => one.name.startsWith(word)).map((one) => ({ text: `/${one.name} `, label: `/${one.name}`, help: one.help }));
   }
@@ -281,8 +289,8 @@ export class Conversation {
   }
 
   async command(name, args, text) {
-    if (Object.hasOwn(BUILT_IN, name)) {
-      await this[BUILT_IN[name].run](args);
+    if (Object.hasOwn(COMMANDS, name)) {
+      await this[name](args);
       return;
     }
     try {
@@ -298,37 +306,65 @@ export class Conversation {
 
   async prompt(prompt, attachments = [], steers = false) {
     const promptId = newId();
-    if (this.transcript.running) this.composer.enqueue(promptId, prompt, steers);
-    this.waiting.set(promptId, { text: prompt, attachments });
+    const one = { text: prompt, attachments, steers, waits: this.transcript.running };
+    this.sent.set(promptId, one);
+    this.drawQueue();
     this.sticks = true;
     const files = attachments.map(({ dataB64, filename, mimeType }) => ({ dataB64, filename, ...(mimeType ? { mimeType } : {}) }));
     try {
-      await this.call(steers ? "session/steer" : "session/prompt", { prompt, promptId, ...(files.length ? { attachments: files } : {}) });
-      if (!steers && this.waiting.has(promptId)) announce("The answer is complete.");
+      const { stopReason } = await this.call(steers ? "session/steer" : "session/prompt", { prompt, promptId, ...(files.length ? { attachments: files } : {}) });
+      if (!this.sent.has(promptId)) return; // It was withdrawn.
+      if (stopReason === "cancelled" && !this.transcript.prompts.has(promptId)) this.unsent(prompt, attachments, "Another client withdrew this prompt.");
+      else if (!steers) announce("The answer is complete.");
     } catch (problem) {
-      if (!this.waiting.has(promptId)) return; // It was withdrawn.
+      if (!this.sent.has(promptId)) return;
       // A turn that failed shows its error, perhaps later; a prompt that was refused never became one.
       const began = this.transcript.prompts.has(promptId) || problem.data?.stopReason;
       if (problem.sent && !began) {
-        this.waiting.delete(promptId);
-        this.lost.set(promptId, { text: prompt, attachments }); // The replay will tell.
+        one.isLost = true; // The replay will tell.
         return;
       }
       if (!began) this.unsent(prompt, attachments, problem.message);
     }
-    this.waiting.delete(promptId);
-    this.composer.dequeue(promptId);
+    this.sent.delete(promptId);
+    this.drawQueue();
+  }
+
+  /** A prompt has left the queue: its turn has begun. */
+  begun(promptId) {
+    const one = this.sent.get(promptId);
+    if (one) one.waits = false;
+    if (one?.isLost) this.sent.delete(promptId);
+    this.unqueue(promptId);
+  }
+
+  unqueue(promptId) {
+    if (this.state?.queue) this.state.queue = this.state.queue.filter((one) => one.promptId !== promptId);
+    this.drawQueue();
+  }
+
+  /** Show the prompts that wait: those of all clients, and ours that are on their way to the daemon. */
+  drawQueue() {
+    const known = this.state?.queue ?? [];
+    const ours = [...this.sent].map(([promptId, one]) => ({ promptId, ...one })).filter((one) => one.waits && !known.some(({ promptId }) => promptId === one.promptId));
+    fill(this.queue, ...[...known, ...ours].map(({ promptId, text, steers, by }) => {
+      const label = text || "Attachments";
+      const owner = by && !this.sent.has(promptId) ? ` by ${by}` : "";
+      return h("li", null, h("span.facts", null, `${steers ? "Steers" : "Queued"}${owner}`), h("span.text", null, label),
+        promptId && this.connection.may("session/take_back") ? button(`Withdraw: ${label}`, () => this.withdraw(promptId, label), { kind: "quiet", picture: "close" }) : null);
+    }));
+    this.queue.hidden = !this.queue.children.length;
   }
 
   /** Take back a prompt that waits. The daemon answers a queued one only after the running turn, so this does not wait. */
-  async withdraw(promptId) {
-    const one = this.waiting.get(promptId);
-    if (!one) return;
-    this.waiting.delete(promptId);
+  async withdraw(promptId, label) {
+    const one = this.sent.get(promptId);
+    if (!one && !await confirmed("Withdraw this prompt?", label, "Withdraw")) return;
+    this.sent.delete(promptId);
     if (await this.act("session/take_back", { promptId })) {
-      this.composer.dequeue(promptId);
-      this.composer.restore(one.text, one.attachments);
-    } else (this.connection.isUp ? this.waiting : this.lost).set(promptId, one);
+      if (one) this.composer.restore(one.text, one.attachments);
+      this.unqueue(promptId);
+    } else if (one) this.sent.set(promptId, { ...one, isLost: !this.connection.isUp });
   }
 
   // Actions.
@@ -336,8 +372,8 @@ export class Conversation {
   async rename(given = "") {
     const title = given || await dialog("Rename the session", (close) => {
       const input = h("input", { type: "text", value: this.board.titleOf(this.id), "aria-label": "Title", maxLength: 80 });
-      return h("form", { class: "fields", on: { submit: (press) => { press.preventDefault(); close(input.value.trim()); } } }, input,
-        h("p", { class: "buttons" }, h("button", { type: "submit", class: "main" }, "Rename")));
+      return h("form.fields", { on: { submit: (press) => { press.preventDefault(); close(input.value.trim()); } } }, input,
+        h("p.buttons", null, h("button", { type: "submit", class: "main" }, "Rename")));
     });
     if (title && await this.act("session/rename", { title })) await this.board.refresh();
     this.update();
@@ -359,7 +395,7 @@ export class Conversation {
     if (await confirmed("Clear the conversation?", "The model forgets it. A rewind brings it back.", "Clear")) await this.act("session/clear");
   }
 
-  async remove() {
+  async delete() {
     if (!await confirmed("Delete the session?", `“${this.board.titleOf(this.id)}” is deleted for good, for everybody.`, "Delete")) return;
     if (!await this.act("session/delete")) return;
     this.board.refresh();
@@ -369,7 +405,7 @@ export class Conversation {
   async model(name) {
     const { models } = await this.act("session/models") ?? {};
     if (!models) return;
-    const id = name || await dialog("Choose a model", (close) => h("ul", { class: "choices" }, ...models.map((one) => h("li", null,
+    const id = name || await dialog("Choose a model", (close) => h("ul.choices", null, ...models.map((one) => h("li", null,
       button(one.name || one.id, () => close(one.id), { kind: one.id === this.state?.model ? "main" : "" })))));
     if (id && await this.act("session/configure", { overrides: { model: id } })) toast(`The model is ${id} now.`);
   }
@@ -392,14 +428,14 @@ export class Conversation {
     const done = await this.act("session/rewind", { messages: chosen.messages, files: chosen.files });
     if (!done) return;
     if (!this.composer.value) this.composer.value = chosen.text;
-    toast(`Rewound; ${done.files.length} ${done.files.length === 1 ? "file" : "files"} restored.`, {
+    toast(`Rewound; ${count(done.files.length, "file")} restored.`, {
       label: "Undo", act: () => this.act("session/rewind", { at: done.undo, files: chosen.files }),
     });
   }
 
   rewindForm(prompts, close) {
     let current = null;
-    const preview = h("div", { class: "preview", role: "status" });
+    const preview = h("div.preview", { role: "status" });
     const files = h("input", { type: "checkbox", checked: true });
     const go = button("Rewind", () => close({ messages: current.number, files: files.checked, text: textOf(current.blocks) }), { kind: "main" });
     const copy = button("Fork from here", () => close({ messages: current.number, forks: true }));
@@ -417,22 +453,34 @@ export class Conversation {
       }
     };
     go.disabled = copy.disabled = true;
-    return [h("p", { class: "facts" }, "Go back to before a prompt. Later messages leave the conversation; a second rewind brings them back."),
-      h("div", { class: "choices", role: "radiogroup", "aria-label": "Prompts" }, ...prompts.map((one) => h("label", null,
+    return [h("p.facts", null, "Go back to before a prompt. Later messages leave the conversation; a second rewind brings them back."),
+      h("div.choices", { role: "radiogroup", "aria-label": "Prompts" }, ...prompts.map((one) => h("label", null,
         h("input", { type: "radio", name: "prompt", on: { change: () => look(one) } }), h("span", null, textOf(one.blocks).slice(0, 200))))),
-      preview, h("label", { class: "check" }, files, h("span", null, "Restore files")), h("p", { class: "buttons" }, go, copy)];
+      preview, h("label.check", null, files, h("span", null, "Restore files")), h("p.buttons", null, go, copy)];
   }
 
-  async showExtensions() {
+  /** Show what fills the model's window. */
+  async context() {
+    const use = await this.act("session/context");
+    if (!use) return;
+    const parts = [["System prompt", use.system], ["Tools", use.tools], ["Messages", use.messages], ["Results of tools", use.results]];
+    const used = parts.reduce((sum, [, tokens]) => sum + tokens, 0);
+    dialog("Context window", (close) => [
+      h("p.facts", null, `${short(used)}${use.window ? ` of ${short(use.window)}` : ""} tokens, by estimate`),
+      shares([...parts, ...(use.window ? [["Free", use.free]] : [])].map(([name, tokens]) => ({ name, value: short(tokens), share: tokens / (use.window || used || 1) }))),
+      this.connection.may("session/compact") ? h("p.buttons", null, button("Compact", () => { close(); this.compact(); })) : null]);
+  }
+
+  async extensions() {
     await Promise.all([this.readExtensions(), this.readState()]);
     const item = ({ name, state, problem }, offers) => h("li", { data: { state } },
-      h("div", { class: "row" }, h("span", { class: "dot", "aria-hidden": true }), h("b", null, name), h("span", { class: "facts" }, STANDINGS[state] ?? state)),
-      problem ? h("p", { class: "notice error" }, problem) : null, offers ? h("p", { class: "facts" }, offers) : null);
+      h("div.row", null, h("span.dot", { "aria-hidden": true }), h("b", null, name), h("span.facts", null, STANDINGS[state] ?? state)),
+      problem ? h("p.notice.error", null, problem) : null, offers ? h("p.facts", null, offers) : null);
     const servers = this.state?.mcp ?? [];
     dialog("Extensions", () => [
-      h("ul", { class: "extensions" }, ...this.extensions.map((one) => item(one, [...one.tools, ...one.commands.map((name) => `/${name}`)].join(", ")))),
+      h("ul.extensions", null, ...this.installed.map((one) => item(one, [...one.tools, ...one.commands.map((name) => `/${name}`)].join(", ")))),
       servers.length ? h("h3", null, "MCP servers") : null,
-      h("ul", { class: "extensions servers" }, ...servers.map((one) => item(one, one.tools ? `${one.tools} tool${one.tools === 1 ? "" : "s"}` : "")))]);
+      h("ul.extensions.servers", null, ...servers.map((one) => item(one, one.tools ? count(one.tools, "tool") : "")))]);
   }
 
   stop() {
@@ -443,19 +491,17 @@ export class Conversation {
 /** States in which an extension or an MCP server needs no attention. */
 const FINE = ["idle", "starting", "running", "disabled", "shadowed"];
 const STANDINGS = { idle: "starts when it is used", login: "needs a login" };
-/** The actions of the menu: a label, a method of the view, and the daemon's method that it needs. */
-const ACTIONS = [
-  ["Rename…", "rename", "session/rename"], ["Rewind…", "rewind", "session/rewind"], ["Fork", "fork", "session/fork"],
-  ["Compact", "compact", "session/compact"], ["Extensions…", "showExtensions", "session/extensions"], ["Delete…", "remove", "session/delete"],
-];
 const WORDS = { changed: "is changed back", created: "is created again", removed: "is removed" };
-const BUILT_IN = {
-  clear: { help: "Clear the conversation", run: "clear" },
-  compact: { help: "Summarize older messages for the model", run: "compact" },
-  delete: { help: "Delete the session", run: "remove" },
-  fork: { help: "Copy the session", run: "fork" },
-  model: { help: "Choose the model", run: "model" },
-  rename: { help: "Rename the session", run: "rename" },
-  rewind: { help: "Go back to an earlier prompt", run: "rewind" },
-  stop: { help: "Stop the running turn", run: "stop" },
+/** Commands of the page, which are the actions of the menu: what each does, and the daemon's method that it needs. Methods of the view do it. */
+const COMMANDS = {
+  rename: ["Rename the session", "session/rename"],
+  model: ["Choose the model", "session/configure"],
+  rewind: ["Go back to an earlier prompt", "session/rewind"],
+  fork: ["Copy the session", "session/fork"],
+  context: ["Show what fills the model's window", "session/context"],
+  compact: ["Summarize older messages for the model", "session/compact"],
+  clear: ["Clear the conversation", "session/clear"],
+  extensions: ["Show the extensions and MCP servers", "session/extensions"],
+  delete: ["Delete the session", "session/delete"],
+  stop: ["Stop the running turn", "session/cancel"],
 };

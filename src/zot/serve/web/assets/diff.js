@@ -1,5 +1,7 @@
 // Differences between two texts, line by line.
 
+import { count } from "./dom.js";
+
 const MOST_CELLS = 250000;
 const AROUND = 3;
 
@@ -65,14 +67,17 @@ function trimmed(rows) {
   });
   const found = [];
   let skipped = 0;
+  const leave = () => {
+    if (skipped) found.push({ kind: "…", text: count(skipped, "equal line") });
+    skipped = 0;
+  };
   rows.forEach((row, at) => {
     if (near[at]) {
-      if (skipped) found.push({ kind: "…", text: `${skipped} equal ${skipped === 1 ? "line" : "lines"}` });
-      skipped = 0;
+      leave();
       found.push(row);
     } else skipped += 1;
   });
-  if (skipped) found.push({ kind: "…", text: `${skipped} equal ${skipped === 1 ? "line" : "lines"}` });
+  leave();
   return found;
 }
 

@@ -7,9 +7,11 @@ const PROPERTIES = new Set([
 ]);
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Make an element. `class`, `data`, `on`, `role` and `aria-*` are set as such; everything else must be a listed property. */
+/** Make an element, such as "p.facts". `class`, `data`, `on`, `role` and `aria-*` are set as such; everything else must be a listed property. */
 export function h(name, properties, ...children) {
-  const element = document.createElement(name);
+  const [tag, ...classes] = name.split(".");
+  const element = document.createElement(tag);
+  element.className = classes.join(" ");
   for (const [key, value] of Object.entries(properties ?? {})) {
     if (value === undefined || value === null) continue;
     if (key === "class") element.className = value;
@@ -34,6 +36,14 @@ export function svg(name, attributes, ...children) {
   }
   element.append(...present(children));
   return element;
+}
+
+/** A list with a bar for each share of a whole, from 0 to 1. */
+export function shares(rows) {
+  const bar = (kind, width) => svg("rect", { class: kind, x: 0, y: 0, width, height: 4 });
+  return h("ul.bars", null, ...rows.map(({ name, value, share, facts }) => h("li", null, h("span.name", null, name), h("span.value", null, value),
+    svg("svg", { viewBox: "0 0 100 4", preserveAspectRatio: "none", class: "share", "aria-hidden": true }, bar("bar none", 100), bar("bar", Math.max(1, share * 100).toFixed(1))),
+    facts ? h("span.facts", null, facts) : null)));
 }
 
 const ICONS = {
@@ -116,8 +126,18 @@ export function dialog(title, build) {
 
 /** Ask for a yes. */
 export function confirmed(title, text, label) {
-  return dialog(title, (close) => [h("p", null, text), h("p", { class: "buttons" },
+  return dialog(title, (close) => [h("p", null, text), h("p.buttons", null,
     button(label, () => close(true), { kind: "bad" }), button("Cancel", () => close(false)))]);
+}
+
+/** A number of things for people. */
+export function count(number, name) {
+  return `${number} ${name}${number === 1 ? "" : "s"}`;
+}
+
+/** What makes an element that scrolls reachable by keyboard. */
+export function scrolls(label) {
+  return { tabIndex: 0, role: "group", "aria-label": label };
 }
 
 /** An amount of dollars for people. */
@@ -136,8 +156,11 @@ export function short(number) {
 /** A time relative to now, for people. */
 export function ago(time, now = Date.now()) {
   const seconds = Math.max(0, (now - Date.parse(time)) / 1000);
-  if (!Number.isFinite(seconds)) return "";
-  if (seconds < 60) return "now";
+  return Number.isFinite(seconds) ? (seconds < 60 ? "now" : span(seconds)) : "";
+}
+
+/** A time of some seconds, for people. */
+export function span(seconds) {
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
   return seconds < 86400 ? `${Math.floor(seconds / 3600)} h` : `${Math.floor(seconds / 86400)} d`;
 }

@@ -38,14 +38,11 @@ const FAMILIES = {
   css: [String.raw`\/\*[\s\S]*?(?:\*\/|(?![^]))`, `${DOUBLE}|${SINGLE}`, words("important media supports keyframes from to")],
   markup: ["<!--[\\s\\S]*?(?:-->|(?![^]))", `${DOUBLE}|${SINGLE}`, []],
 };
-const LANGUAGES = {
-  js: "c", javascript: "c", jsx: "c", mjs: "c", ts: "c", typescript: "c", tsx: "c", java: "c", c: "c", h: "c", cpp: "c", "c++": "c",
-  cc: "c", hpp: "c", cs: "c", csharp: "c", go: "c", rust: "c", rs: "c", swift: "c", kotlin: "c", kt: "c", php: "c", scala: "c",
-  dart: "c", zig: "c", proto: "c", python: "python", py: "python", sh: "shell", bash: "shell", zsh: "shell", shell: "shell",
-  console: "shell", dockerfile: "shell", makefile: "shell", ruby: "ruby", rb: "ruby", lua: "ruby", sql: "sql", json: "data",
-  jsonc: "data", yaml: "data", yml: "data", toml: "data", ini: "data", css: "css", scss: "css", html: "markup", xml: "markup",
-  svg: "markup", diff: "diff", patch: "diff",
-};
+const LANGUAGES = new Map(Object.entries({
+  c: "js javascript jsx mjs ts typescript tsx java c h cpp c++ cc hpp cs csharp go rust rs swift kotlin kt php scala dart zig proto",
+  python: "python py", shell: "sh bash zsh shell console dockerfile makefile", ruby: "ruby rb lua", sql: "sql", data: "json jsonc yaml yml toml ini",
+  css: "css scss", markup: "html xml svg", diff: "diff patch",
+}).flatMap(([family, names]) => words(names).map((name) => [name, family])));
 const compiled = new Map();
 
 function family(name) {
@@ -64,12 +61,12 @@ const KINDS = [null, "comment", "string", "word", "number", "name"];
 /** Return the family of a language, or of a file by its name; undefined if it has no colours. */
 export function languageOf(name) {
   const base = name.toLowerCase().split("/").pop();
-  return LANGUAGES[base] ? base : LANGUAGES[base.split(".").pop()] ? base.split(".").pop() : undefined;
+  return [base, base.split(".").pop()].find((one) => LANGUAGES.has(one));
 }
 
 /** Cut code into [kind, text] pieces, which joined are the code. Kind is null for what has no colour. */
 export function tokens(text, language) {
-  const name = LANGUAGES[language?.toLowerCase()];
+  const name = LANGUAGES.get(language?.toLowerCase());
   if (!name || text.length > LONGEST) return [[null, text]];
   if (name === "diff") return diffTokens(text);
   const found = [];

@@ -14,7 +14,7 @@ export class SessionList {
     this.element = element;
     this.board = board;
     this.rows = new Map();
-    this.empty = h("li", { class: "empty" });
+    this.empty = h("li.empty");
     board.addEventListener("sessions", () => this.later());
     setInterval(() => this.later(), 30000); // Times grow old.
   }
@@ -58,11 +58,11 @@ export class SessionList {
 
   make(id) {
     const row = {
-      title: h("span", { class: "title" }), words: h("span", { class: "words" }), facts: h("span", { class: "facts" }),
-      when: h("span", { class: "when" }), state: h("span", { class: "badge" }), dot: h("span", { class: "dot", "aria-hidden": true }),
+      title: h("span.title"), words: h("span.words"), facts: h("span.facts"),
+      when: h("span.when"), state: h("span.badge"), dot: h("span.dot", { "aria-hidden": true }),
     };
-    row.link = h("a", { href: `#/s/${encodeURIComponent(id)}`, data: { session: id } }, h("span", { class: "line" }, row.dot, row.title, row.when),
-      row.words, h("span", { class: "line" }, row.facts, row.state));
+    row.link = h("a", { href: `#/s/${encodeURIComponent(id)}`, data: { session: id } }, h("span.line", null, row.dot, row.title, row.when),
+      row.words, h("span.line", null, row.facts, row.state));
     row.item = h("li", null, row.link);
     this.rows.set(id, row);
     return row;

@@ -54,8 +54,8 @@ async function start() {
 
 function unpaired(reason) {
   connection.become("unpaired");
-  fill(main, h("section", { class: "card pairing" }, h("h2", null, "This browser is not paired"),
-    reason ? h("p", { class: "notice error" }, reason) : null,
+  fill(main, h("section.card.pairing", null, h("h2", null, "This browser is not paired"),
+    reason ? h("p.notice.error", null, reason) : null,
     h("p", null, "Run ", h("code", null, "zot web pair"), " on the daemon's machine and open the link that it prints.")));
   document.body.dataset.view = "unpaired";
 }
@@ -83,6 +83,8 @@ connection.addEventListener("session", ({ detail }) => {
   else if (detail.live) one.caughtUp();
 });
 
+connection.addEventListener("changed", ({ detail }) => open.get(detail.sessionId)?.readState());
+
 board.addEventListener("sessions", () => {
   open.get(route.id)?.update();
   if (route.view === "new" && !find("agent")?.options.length) show();
@@ -93,7 +95,7 @@ board.addEventListener("problem", ({ detail }) => toast(detail, { kind: "error" 
 
 const inbox = h("div", { id: "inbox" });
 const nothing = h("p", { id: "nothing", class: "empty" }, "Nothing waits for you.");
-const inboxPage = h("div", { class: "page narrow" }, h("h2", null, "Inbox"), nothing, inbox);
+const inboxPage = h("div.page.narrow", null, h("h2", null, "Inbox"), nothing, inbox);
 
 function drawInbox() {
   const count = board.requests.size;
@@ -155,10 +157,10 @@ async function settings() {
     const theme = h("select", { id: "theme", on: { change: () => { prefs.theme = theme.value; applyTheme(); } } },
       ...[["", "as the system"], ["light", "light"], ["dark", "dark"]].map(([value, text]) => h("option", { value }, text)));
     theme.value = prefs.theme;
-    return [h("div", { class: "fields" }, h("label", { class: "check" }, bell, h("span", null, "Notify me when something waits or ends")),
+    return [h("div.fields", null, h("label.check", null, bell, h("span", null, "Notify me when something waits or ends")),
       h("label", null, h("span", null, "Colours"), theme),
-      me ? h("p", { class: "facts" }, `This browser is ${me.device}: it may ${me.roles.join(", ")}. zot ${connection.version ?? ""}`) : null),
-    h("p", { class: "buttons" }, button("Keys", () => { close(); keys(); }), button("Unpair this browser", () => { close(); unpair(); }, { kind: "bad unpair" }))];
+      me ? h("p.facts", null, `This browser is ${me.device}: it may ${me.roles.join(", ")}. zot ${connection.version ?? ""}`) : null),
+    h("p.buttons", null, button("Keys", () => { close(); keys(); }), button("Unpair this browser", () => { close(); unpair(); }, { kind: "bad unpair" }))];
   });
 }
 
@@ -178,7 +180,7 @@ function newPage() {
   const places = [...new Set([...board.sessions.values()].map((one) => one.cwd))].slice(0, 20);
   const cwd = h("input", { id: "cwd", type: "text", autocomplete: "off", spellcheck: false, placeholder: "where the agent works by default", list: "places" });
   const prompt = h("textarea", { id: "first", rows: 5, required: true, placeholder: "What should be done?" });
-  const problem = h("p", { class: "notice error", role: "alert", hidden: true });
+  const problem = h("p.notice.error", { role: "alert", hidden: true });
   const submit = async (press) => {
     press.preventDefault();
     try {
@@ -193,11 +195,11 @@ function newPage() {
     }
   };
   const onKey = (press) => press.key === "Enter" && (press.ctrlKey || press.metaKey) && press.target.form.requestSubmit();
-  fill(main, h("div", { class: "page narrow" }, h("h2", null, "New session"), h("form", { class: "card fields", on: { submit, keydown: onKey } },
+  fill(main, h("div.page.narrow", null, h("h2", null, "New session"), h("form.card.fields", { on: { submit, keydown: onKey } },
     h("label", { htmlFor: "first" }, h("span", null, "First prompt")), prompt,
     h("label", { htmlFor: "agent" }, h("span", null, "Agent")), agent,
     h("label", { htmlFor: "cwd" }, h("span", null, "Directory")), cwd, h("datalist", { id: "places" }, ...places.map((value) => h("option", { value }))),
-    problem, h("p", { class: "buttons" }, h("button", { class: "main", type: "submit" }, "Start")))));
+    problem, h("p.buttons", null, h("button.main", { type: "submit" }, "Start")))));
   prompt.focus();
 }
 
@@ -272,7 +274,7 @@ const KEYS = [
 ];
 
 function keys() {
-  dialog("Keys", () => h("dl", { class: "keys" }, ...KEYS.flatMap(([key, text]) => [h("dt", null, ...key.split(" ").map((one) => h("kbd", null, one))), h("dd", null, text)])));
+  dialog("Keys", () => h("dl.keys", null, ...KEYS.flatMap(([key, text]) => [h("dt", null, ...key.split(" ").map((one) => h("kbd", null, one))), h("dd", null, text)])));
 }
 
 document.addEventListener("keydown", (press) => {

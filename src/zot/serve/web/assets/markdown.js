@@ -1,6 +1,6 @@
 // A subset of Markdown. `blocks` and `spans` turn text into values; `render` builds elements from them. HTML and images stay text.
 
-import { button, h, toast } from "./dom.js";
+import { button, h, scrolls, toast } from "./dom.js";
 import { paint } from "./highlight.js";
 
 const FENCE = /^\s{0,3}(`{3,}|~{3,})\s*([\w+#.-]*)[^`]*$/;
@@ -207,14 +207,14 @@ function node({ kind, source, language }) {
 /** Code with its language and a button that copies it. */
 export function codeBlock(text, language = "") {
   const copy = button("Copy", () => navigator.clipboard?.writeText(text).then(() => toast("Copied.")), { kind: "quiet", picture: "copy" });
-  const body = h("pre", { tabIndex: 0, role: "group", "aria-label": language ? `Code in ${language}` : "Code" }, paint(h("code"), text, language));
-  return h("div", { class: "code" }, h("div", { class: "bar" }, h("span", null, language), copy), body);
+  const body = h("pre", scrolls(language ? `Code in ${language}` : "Code"), paint(h("code"), text, language));
+  return h("div.code", null, h("div.bar", null, h("span", null, language), copy), body);
 }
 
 function table(lines) {
   const [head, , ...rows] = lines.map(cells);
   const row = (name, some) => h("tr", null, ...head.map((_, at) => h(name, null, ...inline(some[at] ?? ""))));
-  return h("div", { class: "wide", tabIndex: 0, role: "group", "aria-label": "Table" }, h("table", null, h("thead", null, row("th", head)),
+  return h("div.wide", scrolls("Table"), h("table", null, h("thead", null, row("th", head)),
     h("tbody", null, ...rows.slice(0, 500).map((some) => row("td", some)))));
 }
 

@@ -1,6 +1,6 @@
 // The overview: spending, what runs and waits, health, and recent changes.
 
-import { ago, fill, h, money, short, svg } from "./dom.js";
+import { ago, fill, h, money, scrolls, shares, short, span, svg } from "./dom.js";
 
 const EVERY_MS = 10000;
 const DAYS = 30;
@@ -22,18 +22,18 @@ export class Overview {
   constructor({ connection, board }) {
     this.connection = connection;
     this.board = board;
-    this.numbers = h("div", { class: "numbers" });
-    this.days = h("section", { class: "card wide-card" });
-    this.models = h("section", { class: "card" });
-    this.agents = h("section", { class: "card" });
-    this.active = h("section", { class: "card" });
-    this.health = h("section", { class: "card" });
-    this.audit = h("section", { class: "card wide-card" });
-    this.element = h("div", { class: "overview page" }, h("h2", null, "Overview"), this.numbers,
-      h("div", { class: "cards" }, this.days, this.models, this.agents, this.active, this.health, this.audit));
+    this.numbers = h("div.numbers");
+    this.days = h("section.card.wide-card");
+    this.models = h("section.card");
+    this.agents = h("section.card");
+    this.active = h("section.card");
+    this.health = h("section.card");
+    this.audit = h("section.card.wide-card");
+    this.element = h("div.overview.page", null, h("h2", null, "Overview"), this.numbers,
+      h("div.cards", null, this.days, this.models, this.agents, this.active, this.health, this.audit));
     board.addEventListener("sessions", () => this.element.isConnected && this.drawSessions());
     setInterval(() => this.element.isConnected && document.visibilityState === "visible" && this.refresh(), EVERY_MS);
-    fill(this.days, h("h3", null, "Spending by day"), h("p", { class: "facts" }, "Reading…"));
+    fill(this.days, h("h3", null, "Spending by day"), h("p.facts", null, "Reading…"));
   }
 
   async refresh() {
@@ -55,9 +55,9 @@ export class Overview {
     this.counts = { running: running.length, waiting: waiting.length, sessions: all.length };
     this.drawNumbers();
     const line = (one) => h("li", null, h("a", { href: `#/s/${encodeURIComponent(one.sessionId)}` }, one.title || one.sessionId),
-      h("span", { class: "facts" }, ` ${this.board.stateOf(one.sessionId) === "running" ? "running" : "waits for you"}`));
+      h("span.facts", null, ` ${this.board.stateOf(one.sessionId) === "running" ? "running" : "waits for you"}`));
     fill(this.active, h("h3", null, "Now"), waiting.length + running.length ? h("ul", null, ...[...waiting, ...running].slice(0, 12).map(line))
-      : h("p", { class: "facts" }, "Nothing runs, and nothing waits."));
+      : h("p.facts", null, "Nothing runs, and nothing waits."));
   }
 
   drawNumbers() {
@@ -89,26 +89,23 @@ export class Overview {
       return svg("rect", { class: value ? "bar" : "bar none", x: (at * step + step * 0.15).toFixed(1), y: (HEIGHT - height).toFixed(1),
         width: (step * 0.7).toFixed(1), height: height.toFixed(1), rx: 2 }, svg("title", null, `${day}: ${this.metric.text(value)}`));
     });
-    return h("div", { class: "chart" }, svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": said || "Nothing yet" }, ...bars),
-      h("p", { class: "facts row" }, h("span", null, values[0][0]), h("span", null, said ? `highest ${this.metric.text(most)}` : "nothing yet"), h("span", null, values[values.length - 1][0])));
+    return h("div.chart", null, svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": said || "Nothing yet" }, ...bars),
+      h("p.facts.row", null, h("span", null, values[0][0]), h("span", null, said ? `highest ${this.metric.text(most)}` : "nothing yet"), h("span", null, values[values.length - 1][0])));
   }
 
   bars(spending) {
     const all = Object.entries(spending).map(([name, one]) => [name, this.metric.of(one), one]).sort((a, b) => b[1] - a[1]).slice(0, 8);
-    if (!all.length) return h("p", { class: "facts" }, "Nothing yet.");
-    const most = Math.max(...all.map(([, value]) => value), 1e-9);
-    return h("ul", { class: "bars" }, ...all.map(([name, value, one]) => h("li", null, h("span", { class: "name" }, name),
-      h("span", { class: "value" }, this.metric.text(value)),
-      svg("svg", { viewBox: "0 0 100 4", preserveAspectRatio: "none", class: "share", "aria-hidden": true }, svg("rect", { class: "bar none", x: 0, y: 0, width: 100, height: 4 }),
-        svg("rect", { class: "bar", x: 0, y: 0, width: Math.max(1, (value / most) * 100).toFixed(1), height: 4 })),
-      h("span", { class: "facts" }, `${short(one.requestCount)} calls, ${short(one.totalTokens)} tokens`))));
+    if (!all.length) return h("p.facts", null, "Nothing yet.");
+    const most = Math.max(all[0][1], 1e-9);
+    return shares(all.map(([name, value, one]) => ({
+      name, value: this.metric.text(value), share: value / most, facts: `${short(one.requestCount)} calls, ${short(one.totalTokens)} tokens`,
+    })));
   }
 
   drawHealth(health, status) {
     const fact = (name, value, state = "") => [h("dt", null, name), h("dd", { class: state }, value)];
     const parts = Object.entries(health.components).flatMap(([name, one]) => fact(name, one.status === "ok" ? "ok" : one.lastError ?? "error", one.status === "ok" ? "good" : "bad"));
-    const hours = health.uptimeSeconds / 3600;
-    fill(this.health, h("h3", null, "Health"), h("dl", null, ...parts, ...fact("up for", hours < 1 ? `${Math.floor(health.uptimeSeconds / 60)} min` : hours < 48 ? `${Math.floor(hours)} h` : `${Math.floor(hours / 24)} d`),
+    fill(this.health, h("h3", null, "Health"), h("dl", null, ...parts, ...fact("up for", span(health.uptimeSeconds)),
       ...fact("memory", `${short(health.process.rssBytes)}B`), ...fact("clients", String(status.clients ?? 0)), ...fact("version", status.serverVersion)));
   }
 
@@ -118,7 +115,7 @@ export class Overview {
     const who = (one) => one.token ?? (one.uid !== undefined ? `uid ${one.uid}` : one.transport ?? "");
     const row = (one) => h("tr", null, h("td", null, h("time", { dateTime: one.time, title: one.time }, ago(one.time))), h("td", null, one.method ?? one.event),
       h("td", null, one.session ?? ""), h("td", null, who(one)));
-    fill(this.audit, h("h3", null, "Recent changes"), h("div", { class: "wide", tabIndex: 0, role: "group", "aria-label": "Recent changes" }, h("table", null,
+    fill(this.audit, h("h3", null, "Recent changes"), h("div.wide", scrolls("Recent changes"), h("table", null,
       h("thead", null, h("tr", null, ...["When", "What", "Session", "Who"].map((name) => h("th", null, name)))), h("tbody", null, ...audit.lines.map(row)))));
   }
 }

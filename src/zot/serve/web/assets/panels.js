@@ -19,7 +19,7 @@ export class Panels {
   constructor(connection, sessionId) {
     this.connection = connection;
     this.sessionId = sessionId;
-    this.element = h("div", { class: "panels" });
+    this.element = h("div.panels");
     this.open = new Map();
   }
 
@@ -50,12 +50,12 @@ export class Panels {
   }
 
   make(id) {
-    const one = { title: h("b"), owner: h("span", { class: "facts" }), lines: h("pre"), footer: h("p", { class: "facts" }) };
+    const one = { title: h("b"), owner: h("span.facts"), lines: h("pre"), footer: h("p.facts") };
     const close = button("Close the panel", () => this.call("session/panel_close", { panelId: id }), { kind: "quiet", picture: "close" });
     const may = this.connection.may("session/panel_key");
     close.hidden = !may;
-    one.element = h("div", { class: "panel", role: "group", tabIndex: 0, data: { panel: id }, on: { keydown: (press) => may && this.press(id, press) } },
-      h("div", { class: "row" }, one.title, one.owner, close), one.lines, one.footer);
+    one.element = h("div.panel", { role: "group", tabIndex: 0, data: { panel: id }, on: { keydown: (press) => may && this.press(id, press) } },
+      h("div.row", null, one.title, one.owner, close), one.lines, one.footer);
     this.open.set(id, one);
     this.element.append(one.element);
     return one;

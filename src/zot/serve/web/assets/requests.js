@@ -33,28 +33,29 @@ export class Cards {
     this.board = board;
     this.shown = new Map(); // Cards by the key of their request.
     board.addEventListener("settled", ({ detail }) => this.settle(detail.key, detail.outcome));
+    board.addEventListener("sessions", () => this.tick());
     setInterval(() => this.tick(), 1000);
   }
 
   /** Return a card for a request. `named` adds the session that it belongs to. */
   card(request, { named = false } = {}) {
     const { sessionId, id, kind } = request;
-    const result = h("p", { class: "outcome", role: "status" });
-    const buttons = h("div", { class: "buttons" });
+    const result = h("p.outcome", { role: "status" });
+    const buttons = h("div.buttons");
     const left = h("time", { dateTime: request.deadline, title: request.deadline });
     const title = visible(kind === "approval" ? request.tool : `${request.origin ?? "A tool"} asks`);
     const place = h("a", { href: `#/s/${encodeURIComponent(sessionId)}` });
-    const one = { sessionId, id, buttons, result, place, left, who: h("p", { class: "facts" }), request, element: null };
+    const one = { sessionId, id, buttons, result, place, left, who: h("p.facts"), request, element: null };
     const body = kind === "approval" ? described(request.tool, request.args) : this.question(request, one);
     if (kind === "approval" && this.board.connection.may("session/approve")) {
       const decide = (decision) => () => this.answer(one, "session/approve", { decision });
       buttons.append(button("Allow once", decide("allow_once"), { kind: "main", key: "a" }),
         button("Always allow", decide("allow_always"), { key: "l" }), button("Reject", decide("reject"), { kind: "bad", key: "r" }));
     }
-    one.element = h("article", { class: "card request", tabIndex: 0, data: { kind, request: keyOf(sessionId, id) },
+    one.element = h("article.card.request", { tabIndex: 0, data: { kind, request: keyOf(sessionId, id) },
       "aria-label": `${title}${kind === "approval" ? " waits for approval" : ""}`, on: { keydown: (press) => byKey(press, buttons) } },
-    h("div", { class: "row" }, h("h3", null, title), named ? h("span", { class: "in" }, "in ", place) : null,
-      h("span", { class: "left" }, left)),
+    h("div.row", null, h("h3", null, title), named ? h("span.in", null, "in ", place) : null,
+      h("span.left", null, left)),
     one.who, ...body, buttons, result);
     if (kind === "approval") one.element.classList.add("approval");
     const key = keyOf(sessionId, id);
@@ -67,7 +68,7 @@ export class Cards {
   question(request, one) {
     const href = request.url ? webAddress(request.url) : null;
     const fields = (request.fields ?? []).map((field) => fieldOf(field));
-    const form = h("form", { class: "fields", on: { submit: (press) => {
+    const form = h("form.fields", { on: { submit: (press) => {
       press.preventDefault();
       const content = Object.fromEntries(fields.map(({ name, read }) => [name, read()]).filter(([, value]) => value !== undefined));
       this.answer(one, "session/answer", { action: "accept", content });
@@ -77,8 +78,8 @@ export class Cards {
         fields.length ? "Send" : "Accept", h("kbd", { "aria-hidden": true }, "a")),
       button("Decline", () => this.answer(one, "session/answer", { action: "decline" }), { kind: "bad", key: "r" }));
     }
-    return [h("p", { class: "ask" }, visible(request.message)), href ? h("p", null, link(request.url, href)) : null,
-      request.url && !href ? h("p", { class: "path" }, visible(request.url)) : null, fields.length ? form : null].filter(Boolean);
+    return [h("p.ask", null, visible(request.message)), href ? h("p", null, link(request.url, href)) : null,
+      request.url && !href ? h("p.path", null, visible(request.url)) : null, fields.length ? form : null].filter(Boolean);
   }
 
   async answer(one, method, params) {
@@ -127,11 +128,11 @@ const TYPES = { email: "email", uri: "url", date: "date" };
 
 function fieldOf({ name, kind, title, description, required, choices = [], default: preset, minimum, maximum, format }) {
   const label = visible(title || name);
-  const hint = description ? h("span", { class: "facts" }, description) : null;
+  const hint = description ? h("span.facts", null, description) : null;
   const wrap = (control) => h("label", null, h("span", null, label), control, hint);
   if (kind === "boolean") {
     const box = h("input", { type: "checkbox", checked: preset === true });
-    return { name, element: h("label", { class: "check" }, box, h("span", null, label), hint), read: () => box.checked };
+    return { name, element: h("label.check", null, box, h("span", null, label), hint), read: () => box.checked };
   }
   if (kind === "choice" || kind === "choices") {
     const chosen = new Set([preset].flat());

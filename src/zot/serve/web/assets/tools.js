@@ -1,7 +1,7 @@
 // Tool calls for people: what a call does, and what came of it.
 
 import { diff, unified } from "./diff.js";
-import { h, visible } from "./dom.js";
+import { h, scrolls, visible } from "./dom.js";
 import { languageOf, paint } from "./highlight.js";
 
 export const MOST_OUTPUT = 100000;
@@ -26,15 +26,15 @@ export function cut(text) {
 
 /** A text as it is, in a box that scrolls. */
 export function plain(text, name, label) {
-  return h("pre", { class: name, tabIndex: 0, role: "group", "aria-label": label }, cut(text));
+  return h("pre", { class: name, ...scrolls(label) }, cut(text));
 }
 
 /** Rows of a diff. */
 export function diffBox(rows, label) {
   const shown = rows.slice(0, MOST_ROWS).map(({ kind, text }) => h("div", { class: { "+": "add", "-": "del", "…": "gap" }[kind] ?? "" },
     kind === "…" ? text : `${kind} ${text}`));
-  if (rows.length > MOST_ROWS) shown.push(h("div", { class: "gap" }, `${rows.length - MOST_ROWS} more lines`));
-  return h("div", { class: "diff", tabIndex: 0, role: "group", "aria-label": label }, ...shown);
+  if (rows.length > MOST_ROWS) shown.push(h("div.gap", null, `${rows.length - MOST_ROWS} more lines`));
+  return h("div.diff", scrolls(label), ...shown);
 }
 
 /** What a call would do, in full: its command, its changes to a file, or its arguments. */
@@ -46,10 +46,10 @@ export function described(name, args) {
   }
   if (name === "edit" && Array.isArray(args.edits)) {
     const rows = args.edits.flatMap((one, at) => [...(at ? [{ kind: "…", text: "" }] : []), ...diff(shown(one?.oldText), shown(one?.newText))]);
-    return [h("p", { class: "path" }, visible(String(args.path))), diffBox(rows, `Changes to ${args.path}`), ...others(args, "path", "edits")];
+    return [h("p.path", null, visible(String(args.path))), diffBox(rows, `Changes to ${args.path}`), ...others(args, "path", "edits")];
   }
   if (name === "write" && typeof args.content === "string") {
-    return [h("p", { class: "path" }, visible(String(args.path))), diffBox(diff("", cut(shown(args.content))), `New content of ${args.path}`), ...others(args, "path", "content")];
+    return [h("p.path", null, visible(String(args.path))), diffBox(diff("", cut(shown(args.content))), `New content of ${args.path}`), ...others(args, "path", "content")];
   }
   return Object.keys(args).length ? [paint(plain("", "input", "Arguments"), cut(visible(JSON.stringify(args, null, 2))), "json")] : [];
 }

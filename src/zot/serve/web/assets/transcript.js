@@ -1,6 +1,6 @@
 // One conversation: messages and events in, elements out.
 
-import { button, h, money, say, short } from "./dom.js";
+import { button, h, money, say, scrolls, short } from "./dom.js";
 import { render } from "./markdown.js";
 import { KINDS } from "./requests.js";
 import { MOST_OUTPUT, about, described, showResult, textOf } from "./tools.js";
@@ -10,8 +10,8 @@ const PICTURES = new Set(["image/png", "image/jpeg", "image/gif", "image/webp"])
 /** Shows a session. `fetchImage` returns an image of it, `cards` those of requests; `onUsage` is called when the usage changes. */
 export class Transcript {
   constructor({ sessionId, cards, fetchImage, onUsage }) {
-    this.element = h("div", { class: "transcript", role: "log", tabIndex: 0, "aria-live": "off", "aria-label": "Conversation" });
-    this.body = h("div", { class: "column" });
+    this.element = h("div.transcript", { role: "log", tabIndex: 0, "aria-live": "off", "aria-label": "Conversation" });
+    this.body = h("div.column");
     this.element.append(this.body);
     this.sessionId = sessionId;
     this.cards = cards;
@@ -66,74 +66,7 @@ export class Transcript {
 
   /** Take one event of the session. */
   take(event) {
-    switch (event.type) {
-      case "user_message":
-        this.end();
-        this.running = true;
-        if (event.prompt_id) this.prompts.add(event.prompt_id);
-        this.prompt(event.content, event.time, event.by ?? "");
-        break;
-      case "turn_start":
-      case "assistant_start":
-        this.running = true;
-        this.hasText = false;
-        this.end();
-        break;
-      case "text_delta":
-        this.text(event.delta);
-        break;
-      case "thinking_delta":
-        this.think(event.delta);
-        break;
-      case "assistant_message":
-        if (!this.hasText && textOf(event.content)) this.text(textOf(event.content));
-        this.end();
-        break;
-      case "tool_use_start":
-        this.end();
-        this.tool(event.id, event.name);
-        break;
-      case "tool_call":
-        this.called(event);
-        break;
-      case "tool_progress":
-        this.output(event.id, event.text);
-        break;
-      case "tool_result":
-        this.result(event);
-        break;
-      case "approval_request":
-      case "question_request":
-        this.add(this.cards.card({ sessionId: this.sessionId, kind: KINDS[event.type].kind, ...event }));
-        break;
-      case "usage":
-        this.usage = event.cumulative;
-        this.onUsage();
-        break;
-      case "turn_end":
-        this.stopped(event.stop, event.error);
-        break;
-      case "error":
-        this.notice(event.message, "error");
-        break;
-      case "done":
-        this.end();
-        this.running = false;
-        break;
-      case "retry":
-        this.notice(`${event.reason}: attempt ${event.attempt} follows.`);
-        break;
-      case "compact_done":
-        this.notice("Older messages were summarized for the model.");
-        break;
-      case "ext_notify":
-        this.notice(`${event.extension}: ${event.message}`, event.level === "error" ? "error" : "");
-        break;
-      case "ext_waiting":
-        this.notice(`Waiting for the extension ${event.extension} (${event.what}).`);
-        break;
-      default: // Nothing to show.
-    }
+    if (Object.hasOwn(EVENTS, event.type)) EVENTS[event.type](this, event);
   }
 
   stopped(stop, error) {
@@ -156,17 +89,17 @@ export class Transcript {
   prompt(content, time, by) {
     const text = textOf(content);
     const images = content.filter((one) => one.type === "image");
-    this.add(h("article", { class: "user", "aria-label": by ? `Prompt by ${by}` : "Prompt" },
+    this.add(h("article.user", { "aria-label": by ? `Prompt by ${by}` : "Prompt" },
       text ? h("p", null, text) : null, ...images.map((one, index) => this.image(one, { time, index })),
-      by ? h("p", { class: "by" }, by) : null));
+      by ? h("p.by", null, by) : null));
   }
 
   /** An image, fetched when it comes into view. Only pictures are shown, whatever a message calls its content. */
   image({ mime_type: kind, bytes }, where) {
     const label = `Image, ${short(bytes ?? 0)} bytes`;
-    if (!PICTURES.has(kind)) return h("p", { class: "notice" }, `${kind}, ${short(bytes ?? 0)} bytes`);
+    if (!PICTURES.has(kind)) return h("p.notice", null, `${kind}, ${short(bytes ?? 0)} bytes`);
     const picture = h("img", { alt: label });
-    const frame = h("div", { class: "picture" }, picture);
+    const frame = h("div.picture", null, picture);
     new IntersectionObserver(async (entries, observer) => {
       if (!entries.some((one) => one.isIntersecting)) return;
       observer.disconnect();
@@ -177,10 +110,21 @@ export class Transcript {
         picture.src = URL.createObjectURL(new Blob([data], { type: mimeType }));
         picture.onload = picture.onerror = () => URL.revokeObjectURL(picture.src);
       } catch (problem) {
-        frame.replaceChildren(h("p", { class: "notice" }, `${label}: ${problem.message}`));
+        frame.replaceChildren(h("p.notice", null, `${label}: ${problem.message}`));
       }
     }).observe(frame);
     return frame;
+  }
+
+  /** A reply of the model begins. */
+  begin() {
+    this.running = true;
+    this.hasText = false;
+    this.end();
+  }
+
+  ask(event) {
+    this.add(this.cards.card({ sessionId: this.sessionId, kind: KINDS[event.type].kind, ...event }));
   }
 
   /** End the message that is being written. */
@@ -193,7 +137,7 @@ export class Transcript {
   text(delta) {
     if (!this.message) {
       this.thought = null;
-      this.message = { element: this.add(h("article", { class: "answer", "aria-label": "Answer" })), text: "" };
+      this.message = { element: this.add(h("article.answer", { "aria-label": "Answer" })), text: "" };
     }
     this.message.text += delta;
     this.hasText = true;
@@ -213,8 +157,8 @@ export class Transcript {
 
   think(delta) {
     if (!this.thought) {
-      this.thought = h("pre", null);
-      this.add(h("details", { class: "thought" }, h("summary", null, "Thinking"), this.thought));
+      this.thought = h("pre");
+      this.add(h("details.thought", null, h("summary", null, "Thinking"), this.thought));
     }
     this.thought.append(delta);
   }
@@ -222,13 +166,13 @@ export class Transcript {
   tool(id, name) {
     const known = this.tools.get(id);
     if (known) return known;
-    const state = h("span", { class: "state" }, "writing");
-    const subject = h("span", { class: "about" });
-    const input = h("div", { class: "call" });
-    const output = h("pre", { class: "output", tabIndex: 0, role: "group", "aria-label": "Output", hidden: true });
-    const pictures = h("div", null);
-    const summary = h("summary", null, h("span", { class: "dot", "aria-hidden": true }), h("b", null, name), " ", subject, " ", state);
-    const element = this.add(h("details", { class: "tool", data: { state: "writing" } }, summary, input, output, pictures));
+    const state = h("span.state", null, "writing");
+    const subject = h("span.about");
+    const input = h("div.call");
+    const output = h("pre.output", { ...scrolls("Output"), hidden: true });
+    const pictures = h("div");
+    const summary = h("summary", null, h("span.dot", { "aria-hidden": true }), h("b", null, name), " ", subject, " ", state);
+    const element = this.add(h("details.tool", { data: { state: "writing" } }, summary, input, output, pictures));
     const tool = { element, name, args: null, state, subject, input, output, pictures, size: 0 };
     this.tools.set(id, tool);
     return tool;
@@ -286,6 +230,47 @@ export class Transcript {
     this.become(tool, failed ? "failed" : "done");
   }
 }
+
+/** What each kind of event changes; others have nothing to show. */
+const EVENTS = {
+  user_message(view, { content, time, by = "", prompt_id: id }) {
+    view.end();
+    view.running = true;
+    if (id) view.prompts.add(id);
+    view.prompt(content, time, by);
+  },
+  turn_start: (view) => view.begin(),
+  assistant_start: (view) => view.begin(),
+  text_delta: (view, { delta }) => view.text(delta),
+  thinking_delta: (view, { delta }) => view.think(delta),
+  assistant_message(view, { content }) {
+    if (!view.hasText && textOf(content)) view.text(textOf(content));
+    view.end();
+  },
+  tool_use_start(view, { id, name }) {
+    view.end();
+    view.tool(id, name);
+  },
+  tool_call: (view, event) => view.called(event),
+  tool_progress: (view, { id, text }) => view.output(id, text),
+  tool_result: (view, event) => view.result(event),
+  approval_request: (view, event) => view.ask(event),
+  question_request: (view, event) => view.ask(event),
+  usage(view, { cumulative }) {
+    view.usage = cumulative;
+    view.onUsage();
+  },
+  turn_end: (view, { stop, error }) => view.stopped(stop, error),
+  error: (view, { message }) => view.notice(message, "error"),
+  done(view) {
+    view.end();
+    view.running = false;
+  },
+  retry: (view, { reason, attempt }) => view.notice(`${reason}: attempt ${attempt} follows.`),
+  compact_done: (view) => view.notice("Older messages were summarized for the model."),
+  ext_notify: (view, { extension, message, level }) => view.notice(`${extension}: ${message}`, level === "error" ? level : ""),
+  ext_waiting: (view, { extension, what }) => view.notice(`Waiting for the extension ${extension} (${what}).`),
+};
 
 /** Tokens and money for people. */
 export function usageText(usage) {
