@@ -461,8 +461,8 @@ async def test_the_context_window_is_shown_by_part(browser: Browser, face: Face,
         await client.call("initialize", {"protocolVersion": 1})
         use = (await client.call("session/context", {"sessionId": session}))["result"]
     widths = "[...document.querySelectorAll('dialog .bar:not(.none)')].map(one => Number(one.getAttribute('width')))"
-    parts = [use[name] / use["window"] * 100 for name in ("system", "tools", "messages", "results", "free")]
-    assert await page.run(widths) == [max(1, round(part, 1)) for part in parts]
+    parts = [use[name] / use["window"] * 100 for name in ("system", "tools", "messages", "results")]
+    assert await page.run(widths) == [*(max(1, round(part, 1)) for part in parts), 0]
     await page.run("document.querySelector('dialog').close()")
     await submit(page, "/context ")
     await page.until("document.querySelector('dialog .bars')")

@@ -67,6 +67,18 @@ async def test_a_run_in_another_process_is_a_change(daemon: Running, tmp_path: P
     await saying
 
 
+async def test_a_run_here_is_not_ended_by_one_that_was_elsewhere(daemon: Running) -> None:
+    owner, watcher = await begun(daemon)
+    daemon.daemon.sessions.watchers.note_elsewhere(["s"])
+    run = owner.call("session/prompt", sessionId="s", prompt="!bash true")
+    await watcher.until(sessionId="s", state="waiting_approval")
+    daemon.daemon.sessions.watchers.note_elsewhere([])
+    await watcher.get("status")
+    assert changes(watcher)[-1]["state"] == "waiting_approval"
+    await owner.get("session/cancel", sessionId="s")
+    await owner.answer(run)
+
+
 async def test_a_client_that_left_is_notified_no_more(daemon: Running) -> None:
     owner, watcher = await begun(daemon)
     await watcher.close()

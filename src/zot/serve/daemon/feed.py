@@ -239,7 +239,7 @@ class SessionWatchers:
         """Notify the clients of what a session does now."""
         if self._clients:
             change = Changed(session_id, state)
-            for client in self._clients:
+            for client in tuple(self._clients):
                 if client.grant.sees(session_id):
                     client.notify("sessions/changed", change)
 
@@ -248,6 +248,7 @@ class SessionWatchers:
         if self._clients:
             states = [_STATES[type(event)] for event in events if type(event) in _STATES]
             if states:
+                self._elsewhere -= {session_id}  # It runs here now: what ended elsewhere is no news.
                 self.changed(session_id, states[-1])
 
     def note_elsewhere(self, running: Collection[str]) -> None:
@@ -490,7 +491,6 @@ class ForeignRunWatcher:
 
     async def _check(self, feeds: Mapping[str, SessionFeed], since: str) -> None:
         newest = await self._journal.reading(self._newest, feeds, since)
-        self._daemon.sessions.watchers.note_elsewhere([one for one in self._elsewhere if not self._is_run_here(one)])
         if newest:
             followed = self._followed()
             for session_id, (seq, epoch) in newest.items():
@@ -498,6 +498,24 @@ class ForeignRunWatcher:
                 if feed is not None and feed is feeds[session_id]:
                     feed.set_epoch(epoch)
                     feed.on_foreign_rows(seq)
+        await self._announce_elsewhere()
+
+    async def _announce_elsewhere(self) -> None:
+        """Notify watching clients of runs in other processes.
+
+        It looks twice: a job of this process may have held the lease for the moment of the first look.
+        """
+        watchers = self._daemon.sessions.watchers
+        found = [one for one in self._elsewhere if not self._is_used_here(one)]
+        if watchers and found:
+            owners = {one.id for one in await self._journal.reading(owned)}
+            found = [one for one in found if one in owners and not self._is_used_here(one)]
+        watchers.note_elsewhere(found)
+
+    def _is_used_here(self, session_id: str) -> bool:
+        pool = self._daemon.sessions.pool
+        session = pool.session(session_id)
+        return pool.is_loading(session_id) or (session is not None and not session.worker.is_idle)
 
     async def _recover_dead(self) -> None:
         """Recover sessions whose process died. Needs two checks: an ending process may not have released its lease."""

@@ -141,7 +141,7 @@ export class Composer {
   }
 
   offer(offers, from = 0) {
-    this.offers = offers.slice(0, 8);
+    this.offers = offers.slice(0, 30);
     this.from = from;
     this.chosen = 0;
     this.list.hidden = !this.offers.length;
@@ -153,6 +153,7 @@ export class Composer {
   choose(at) {
     this.chosen = this.offers.length ? (at + this.offers.length) % this.offers.length : 0;
     [...this.list.children].forEach((one, number) => one.setAttribute("aria-selected", String(number === this.chosen)));
+    this.list.children[this.chosen]?.scrollIntoView({ block: "nearest" });
     if (this.offers.length) this.input.setAttribute("aria-activedescendant", `offer-${this.chosen}`);
     else this.input.removeAttribute("aria-activedescendant");
   }

@@ -2,7 +2,7 @@
 
 import { Composer, mention } from "./composer.js";
 import { Lost } from "./connection.js";
-import { announce, button, confirmed, count, dialog, fill, h, icon, newId, say, shares, short, tail, toast } from "./dom.js";
+import { announce, button, confirmed, count, dialog, fill, h, icon, say, shares, short, tail, toast } from "./dom.js";
 import { Panels } from "./panels.js";
 import { textOf } from "./tools.js";
 import { Transcript, downButton, usageText } from "./transcript.js";
@@ -66,6 +66,7 @@ export class Conversation {
       log, this.newest, this.panels.element, this.queue, this.composer.element);
     this.composer.takeDrops(this.element);
     log.addEventListener("scroll", () => this.scrolled(), { passive: true });
+    new ResizeObserver(() => this.toEnd()).observe(log); // The queue or a panel below it may cover a request.
   }
 
   call(method, params) {
@@ -231,10 +232,10 @@ export class Conversation {
   facts() {
     const entry = this.board.sessions.get(this.id);
     const waits = this.board.stateOf(this.id) === "waiting_approval";
-    const word = this.transcript.running ? STATES[waits ? "waiting_approval" : "running"] : STATES.idle;
-    this.element.dataset.state = this.transcript.running ? (waits ? "waiting_approval" : "running") : "idle";
+    const state = this.transcript.running ? (waits ? "waiting_approval" : "running") : "idle";
+    this.element.dataset.state = state;
     const usage = this.transcript.usage ?? this.state?.usage;
-    say(this.status, [word, this.state?.model ?? "", usageText(usage)].filter(Boolean).join(" · "));
+    say(this.status, [STATES[state], this.state?.model ?? "", usageText(usage)].filter(Boolean).join(" · "));
     const cwd = entry?.cwd ?? this.state?.cwd ?? "";
     say(this.place, [entry?.agentAlias ?? this.state?.agentAlias, tail(cwd), entry?.branch, this.state?.locked ? "locked" : ""].filter(Boolean).join(" · "));
     this.place.title = cwd;
@@ -305,7 +306,7 @@ export class Conversation {
   }
 
   async prompt(prompt, attachments = [], steers = false) {
-    const promptId = newId();
+    const promptId = crypto.randomUUID();
     const one = { text: prompt, attachments, steers, waits: this.transcript.running };
     this.sent.set(promptId, one);
     this.drawQueue();
@@ -467,7 +468,7 @@ export class Conversation {
     const used = parts.reduce((sum, [, tokens]) => sum + tokens, 0);
     dialog("Context window", (close) => [
       h("p.facts", null, `${short(used)}${use.window ? ` of ${short(use.window)}` : ""} tokens, by estimate`),
-      shares([...parts, ...(use.window ? [["Free", use.free]] : [])].map(([name, tokens]) => ({ name, value: short(tokens), share: tokens / (use.window || used || 1) }))),
+      shares([...parts, ...(use.window ? [["Free", use.free]] : [])].map(([name, tokens]) => ({ name, value: short(tokens), share: name === "Free" ? 0 : tokens / (use.window || used || 1) }))),
       this.connection.may("session/compact") ? h("p.buttons", null, button("Compact", () => { close(); this.compact(); })) : null]);
   }
 
@@ -492,8 +493,9 @@ export class Conversation {
 const FINE = ["idle", "starting", "running", "disabled", "shadowed"];
 const STANDINGS = { idle: "starts when it is used", login: "needs a login" };
 const WORDS = { changed: "is changed back", created: "is created again", removed: "is removed" };
-/** Commands of the page, which are the actions of the menu: what each does, and the daemon's method that it needs. Methods of the view do it. */
+/** Commands of the page and its menu, methods of the view: what each does, and the daemon's method that it needs. */
 const COMMANDS = {
+  stop: ["Stop the running turn", "session/cancel"],
   rename: ["Rename the session", "session/rename"],
   model: ["Choose the model", "session/configure"],
   rewind: ["Go back to an earlier prompt", "session/rewind"],
@@ -503,5 +505,4 @@ const COMMANDS = {
   clear: ["Clear the conversation", "session/clear"],
   extensions: ["Show the extensions and MCP servers", "session/extensions"],
   delete: ["Delete the session", "session/delete"],
-  stop: ["Stop the running turn", "session/cancel"],
 };

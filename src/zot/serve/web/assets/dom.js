@@ -42,13 +42,14 @@ export function svg(name, attributes, ...children) {
 export function shares(rows) {
   const bar = (kind, width) => svg("rect", { class: kind, x: 0, y: 0, width, height: 4 });
   return h("ul.bars", null, ...rows.map(({ name, value, share, facts }) => h("li", null, h("span.name", null, name), h("span.value", null, value),
-    svg("svg", { viewBox: "0 0 100 4", preserveAspectRatio: "none", class: "share", "aria-hidden": true }, bar("bar none", 100), bar("bar", Math.max(1, share * 100).toFixed(1))),
+    svg("svg", { viewBox: "0 0 100 4", preserveAspectRatio: "none", class: "share", "aria-hidden": true }, bar("bar none", 100), bar("bar", (share && Math.max(1, share * 100)).toFixed(1))),
     facts ? h("span.facts", null, facts) : null)));
 }
 
 const ICONS = {
   back: "M15 5l-7 7 7 7", send: "M5 12h13M12 5l7 7-7 7", more: "M5 12h.01M12 12h.01M19 12h.01",
   clip: "M18 9l-8 8a3 3 0 0 1-4-4l8-8a4.5 4.5 0 0 1 6.5 6.5l-8 8", close: "M6 6l12 12M18 6L6 18", copy: "M9 9h10v11H9zM15 9V4H5v11h4", down: "M6 9l6 6 6-6",
+  sessions: "M4 6h16M4 12h16M4 18h10", overview: "M5 20V11M12 20V4M19 20v-6", inbox: "M4 13l3-8h10l3 8v6H4zM4 13h5l1 3h4l1-3h5", new: "M12 5v14M5 12h14", settings: "M4 8h8M18 8h2M4 16h2M12 16h8M15 5v6M9 13v6",
 };
 
 /** A small drawing that says nothing to screen readers: its button has a name. */
@@ -121,10 +122,10 @@ export function dialog(title, build) {
     box.addEventListener("click", (press) => press.target === box && close());
     document.body.append(box);
     box.showModal();
+    box.querySelector("[type=text]")?.select();
   });
 }
 
-/** Ask for a yes. */
 export function confirmed(title, text, label) {
   return dialog(title, (close) => [h("p", null, text), h("p.buttons", null,
     button(label, () => close(true), { kind: "bad" }), button("Cancel", () => close(false)))]);
@@ -169,9 +170,4 @@ export function span(seconds) {
 export function tail(path, parts = 2) {
   const all = path.split("/").filter(Boolean);
   return all.length > parts ? `…/${all.slice(-parts).join("/")}` : path;
-}
-
-/** An id for a prompt. */
-export function newId() {
-  return crypto.randomUUID?.() ?? `${Date.now().toString(36)}-${Math.random().toString(36).slice(2)}`;
 }

@@ -3,7 +3,7 @@
 import { Board } from "./board.js";
 import { Connection, device, post } from "./connection.js";
 import { Conversation } from "./conversation.js";
-import { announce, button, confirmed, dialog, fill, h, say, toast } from "./dom.js";
+import { announce, button, confirmed, dialog, fill, h, icon, say, toast } from "./dom.js";
 import { SessionList } from "./list.js";
 import { Overview } from "./overview.js";
 import { applyTheme, prefs } from "./prefs.js";
@@ -30,6 +30,7 @@ const overview = new Overview(app);
 let route = { view: "sessions" };
 
 applyTheme();
+for (const one of document.querySelectorAll("nav a, #settings")) one.prepend(icon(one.dataset.view ?? one.id));
 const list = new SessionList(find("sessions"), board);
 
 // Pairing.

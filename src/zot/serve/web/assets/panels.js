@@ -2,15 +2,12 @@
 
 import { button, fill, h, say, toast } from "./dom.js";
 
-const KEYS = {
-  ArrowUp: "up", ArrowDown: "down", ArrowLeft: "left", ArrowRight: "right", Enter: "enter", Escape: "esc", PageUp: "pageup",
-  PageDown: "pagedown", Home: "home", End: "end", Backspace: "backspace", Delete: "delete",
-};
+const KEYS = "ArrowUp ArrowDown ArrowLeft ArrowRight Enter Escape PageUp PageDown Home End Backspace Delete".split(" ");
 
 /** The protocol's name of a pressed key, {key, text}; null if a panel gets no such key. Tab leaves a panel, as everywhere. */
 export function panelKey({ key, ctrlKey, metaKey, altKey }) {
   if (ctrlKey || metaKey || altKey) return null;
-  if (KEYS[key]) return { key: KEYS[key] };
+  if (KEYS.includes(key)) return { key: key.replace(/^Arrow|ape$/, "").toLowerCase() };
   return [...key].length === 1 ? { key: "rune", text: key } : null;
 }
 

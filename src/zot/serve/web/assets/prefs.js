@@ -24,11 +24,11 @@ function save() {
 
 export const prefs = {
   /** Whether to notify when something waits or ends. */
-  get notify() { return kept.notify === true; },
+  get notify() { return kept.notify; },
   set notify(value) { kept.notify = value; save(); },
 
   /** `light`, `dark`, or "" for that of the system. */
-  get theme() { return ["light", "dark"].includes(kept.theme) ? kept.theme : ""; },
+  get theme() { return kept.theme; },
   set theme(value) { kept.theme = value; save(); },
 
   /** The newest row of a session that was on the screen; undefined if the session was never listed. */
