@@ -122,16 +122,37 @@ async def test_a_login_is_asked_for_stored_and_refreshed(tmp_path: Path) -> None
         await transport.close()
 
 
-async def test_a_login_contacts_no_address_without_https(tmp_path: Path) -> None:
+LOCAL = [
+    "127.0.0.1",
+    "localhost",
+    "a.localhost.",
+    "10.0.0.1",
+    "169.254.169.254",
+    "127.1",
+    "[::1]",
+    "[::ffff:127.0.0.1]",
+]
+
+
+@pytest.mark.parametrize(
+    ("place", "problem"),
+    [
+        *(
+            (place, "https|unusable")
+            for place in ("http://127.0.0.1:1/", "http://169.254.169.254/", "file:///etc/passwd")
+        ),
+        *((f"https://{host}:1/", "an address of the local network") for host in LOCAL),
+    ],
+)
+async def test_a_login_contacts_no_address_without_https_or_of_the_local_network(place: str, problem: str) -> None:
     transport = HttpTransport({})
 
     async def browse(url: str) -> None:
         raise AssertionError(url)
 
     far = Authorization(McpSource("s", url="https://s.example/mcp"), transport, ServerTokens(None), browse=browse)
-    for place in ("http://127.0.0.1:1/x", "http://169.254.169.254/latest", "file:///etc/passwd"):
-        with pytest.raises(AuthorizationFailed, match=r"https|unusable"):
-            await far.challenged("", 401, {"resource_metadata": place})
+    with pytest.raises(AuthorizationFailed, match=problem):
+        await far.challenged("", 401, {"resource_metadata": place})
     await transport.close()
 
 

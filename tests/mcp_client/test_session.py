@@ -262,6 +262,14 @@ async def test_a_locked_server_runs_in_the_sandbox(tmp_path: Path) -> None:
         [one] = locked.mcp_servers().servers
         with pytest.raises(ToolFailed, match="under --lock a server runs in"):
             await one.refresh()
+    outside = McpServer(command=sys.executable, args=(SERVER,))
+    async with McpStage(home, mcp={"s": outside}, cwd=str(project), lock=True) as locked:
+        [one] = locked.mcp_servers().servers
+        with pytest.raises(
+            ToolFailed, match=r"exited with 2: .*\(in the sandbox of --lock, which shows few directories"
+        ):
+            await one.refresh()
+        assert locked.log_of().count("exited with 2") == 2  # One line for each attempt: it may be an old server.
 
 
 def test_a_session_without_servers_loads_no_module_of_mcp(tmp_path: Path) -> None:

@@ -419,15 +419,18 @@ class Authorization:
     def _check_address(self, url: str) -> None:
         """Raise AuthorizationFailed for an address that must not be contacted: secrets travel by https alone.
 
-        Plain http is for a server on this machine that refers to this machine.
+        Plain http is for a server on this machine that refers to this machine. A server on a public address must not
+        make zot send requests into the local network.
         """
         try:
             origin = split_url(url).origin
         except ConnectionImpossible as problem:
             raise AuthorizationFailed(f"an address of the login is unusable: {problem}") from None
-        here = split_url(self._source.url).origin.host in _LOOPBACK
-        if origin.scheme != "https" and not (here and origin.host in _LOOPBACK):
+        own = split_url(self._source.url).origin.host
+        if origin.scheme != "https" and not (own in _LOOPBACK and origin.host in _LOOPBACK):
             raise AuthorizationFailed(f"the login uses {origin.label} without https")
+        if _is_private(origin.host) and not _is_private(own):
+            raise AuthorizationFailed(f"the login leads to {origin.label}, an address of the local network")
 
 
 async def read_body(response: HttpResponse, limit: int) -> bytes:
@@ -511,6 +514,20 @@ class _Redirect:
             pass
         finally:
             writer.close()
+
+
+def _is_private(host: str) -> bool:
+    """True if ``host`` is an address of this machine or of a private network, as far as its text says."""
+    import ipaddress  # Imported lazily: only logins need it.
+
+    name = host.rstrip(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return name.rpartition(".")[2][:1].isdigit()  # Such as 127.1, which resolvers accept.
+    return not (getattr(address, "ipv4_mapped", None) or address).is_global
 
 
 def _covers(resource: str, url: str) -> bool:

@@ -58,6 +58,7 @@ _MAX_POLL_S: Final = 0.25
 _EXIT_S: Final = 0.5
 _GRACE_S: Final = 0.5
 _MAX_NOTES: Final = 100
+_SANDBOXED: Final = " (in the sandbox of --lock, which shows few directories; sandbox = false in its table exempts it)"
 _TRUST: Final = "look at it, then: zot mcp trust"
 #: The most bytes that a server sends without the end of a line before it is ended.
 _MAX_ENDLESS_BYTES: Final = 4 * MAX_LINE_BYTES
@@ -365,9 +366,11 @@ class ProcessConnection(McpConnection):
 
     def failed(self, reason: str) -> McpFailed:
         """Return an error with the last lines of the server's standard error."""
-        self.log.note(reason)
+        if reason != self.ended:  # Else it is in the log.
+            self.log.note(reason)
         words = " | ".join(self.log.last_words(self._since))
-        return (McpExited if self._exited else McpFailed)(f"{reason}{f': {words}' if words else ''}")
+        hint = "" if self._sandbox is None else _SANDBOXED
+        return (McpExited if self._exited else McpFailed)(f"{reason}{f': {words}' if words else ''}{hint}")
 
     async def _run(self) -> None:
         """Read the server's messages to their end, then end its processes."""
