@@ -57,8 +57,8 @@ def page() -> str:
         parts.append(f"## {name}\n\n{_block(manual.text() if isinstance(manual, CommandGroup) else _of(name, manual))}")
         if isinstance(manual, CommandGroup):
             for one in manual.subcommands.values():
-                if one.flags:
-                    text = manual.manual(one).text(everything=True).split("\n\nExit codes")[0]
+                if one.flags or one.manual:
+                    text = manual.manual(one).text(everything=one.manual is None).split("\n\nExit codes")[0]
                     parts.append(f"### {manual.command} {one.name}\n\n{_block(text)}")
     return "\n".join(parts)
 

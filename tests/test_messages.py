@@ -1,4 +1,4 @@
-"""Messages: the form that providers get and the form that clients get."""
+"""Messages: what the provider needs and what clients see."""
 
 from __future__ import annotations
 

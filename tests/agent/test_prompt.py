@@ -1,4 +1,4 @@
-"""The system prompt names the agent, the date and the directory."""
+"""The system prompt says who, when and where."""
 
 from __future__ import annotations
 

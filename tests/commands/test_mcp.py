@@ -40,9 +40,6 @@ def test_a_server_is_listed_tested_and_called(shell: Shell) -> None:
         (("call", "s", "nope"), "s has no tool 'nope'"),
         (("call", "s", "echo", "7"), "the arguments are not a JSON object"),
         (("logs", "s"), "it has not been started yet"),
-        (("trust",), "no such file"),
-        (("add", "a b", "run"), "'a b' is not a valid server name"),
-        (("add", "a", "ftp://x"), "'ftp://x' is not an address of http or https"),
     ],
 )
 def test_mistakes_are_explained(shell: Shell, words: tuple[str, ...], problem: str) -> None:
@@ -136,7 +133,7 @@ def test_servers_of_another_program_are_imported(shell: Shell) -> None:
     imported = shell.run("mcp", "import", str(file))
     assert (imported.out, imported.code) == ("added a-b\nadded c\n", 0)
     assert "a-b: there is a server 'a-b' already" in imported.err
-    assert "port is left out: env" in imported.err
+    assert "port was skipped: env" in imported.err
     file.write_text("{}")
     assert "lists no servers" in shell.run("mcp", "import", str(file)).err
 
@@ -171,5 +168,5 @@ def test_a_server_over_http_is_logged_in_to_and_out_of(shell: Shell) -> None:
         assert (shell.run("mcp", "test", "w").code, rows(shell)) == (0, {"w": ("usable", 1)})
         assert shell.run("mcp", "call", "w", "echo", '{"text": "x"}').out == "you said x\n"
         assert "without a new login" in shell.run("mcp", "login", "w").out
-        assert shell.run("mcp", "logout", "w").out == f"forgot the login to {web.url}\n"
+        assert shell.run("mcp", "logout", "w").out == f"deleted the login to {web.url}\n"
         assert "zot mcp login w" in shell.run("mcp", "test", "w").err

@@ -16,6 +16,7 @@ from shell import Shell
 from zot import cli
 from zot.commands import completion
 from zot.config.config import Config
+from zot.config.flags import MCP_NAME_RULE
 from zot.errors import ExtraMissing
 from zot.runtime.open import OpenRequest, open_session
 from zot.runtime.shared import SharedResources
@@ -29,7 +30,8 @@ NO_KEY = (
 )
 NO_DAEMON = "No daemon is running at $HOME/.zeroclaw/data/daemon.sock. Start one with: zot daemon"
 NO_PROMPT = "no prompt; give it as words or on standard input: zot -p PROMPT"
-NO_SESSION = "no session matches 'x': none has been recorded yet"
+NO_SESSION = "no session matches 'x': none has been recorded in $HOME/.local/state/zot/journal.db yet"
+NO_SERVERS = "there are no MCP servers"
 ROLES = "view, prompt, approve, self_approve, extend"
 
 
@@ -147,7 +149,44 @@ DAEMON = (
     Mistake(f"daemon {LAB} --listen 7777", "cannot listen at 7777: expected addresses such as ws://127.0.0.1:7777, "
             "without a user, a query or a token", 1),
 )  # fmt: skip
-MISTAKES = (*PROMPTS, *VALUES, *FILES, *COMMANDS, *DAEMON)
+DATABASE = "add --store postgresql://…, or set ZOT_STORE"
+SERVERS = (
+    Mistake("acp --mode aks", "--mode aks: must be one of ask, accept_edits, allow_all, plan; did you mean ask?", 2),
+    Mistake("acp hello", "'hello' has no effect: prompts come from the editor", 0),
+    Mistake("acp --session x", "unknown flag --session; --help-all lists every flag", 2),
+    Mistake("mcp", "zot mcp needs a subcommand: serve, list, add, remove, enable, disable, import, login, logout, "
+            "test, tools, call, logs, trust, untrust. Try: zot mcp --help", 2),
+    Mistake("mcp lst", "zot mcp has no subcommand 'lst'; did you mean list? Try: zot mcp --help", 2),
+    Mistake("mcp list", f"{NO_SERVERS}; add one with: zot mcp add NAME COMMAND", 0),
+    Mistake("mcp test", f"{NO_SERVERS}; add one with: zot mcp add NAME COMMAND", 0),
+    Mistake("mcp test files", "no MCP server is named 'files'; list them with: zot mcp list", 1),
+    Mistake("mcp call files x {", "the arguments are not a JSON object: the JSON ends too early", 1),
+    Mistake("mcp add files", "zot mcp add takes NAME COMMAND|URL. Try: zot mcp add --help", 2),
+    Mistake("mcp add my.files cmd", f"'my.files' is not a valid server name: {MCP_NAME_RULE}", 1),
+    Mistake("mcp add files ftp://files.example", "'ftp://files.example' is not an address of http or https", 1),
+    Mistake("mcp remove files", "config.toml has no server 'files'; list the servers with: zot mcp list", 1),
+    Mistake("mcp trust", "$CWD/.mcp.json: no such file, or it has no servers", 1),
+    Mistake(f"-p hi {LAB} --mcp files", "--mcp files: expected NAME=COMMAND or NAME=URL, such as files='mcp-files "
+            "--root .'", 2),
+    Mistake("mcp serve hi", "zot mcp serve takes no words, not 'hi'", 2),
+    Mistake("web opne", "zot web has no subcommand 'opne'; known: start, pair, status, devices, revoke, stop. "
+            "Try: zot web --help", 2),
+    Mistake("web pair", "No daemon is running at $HOME/.zeroclaw/data/daemon.sock. "
+            "Start the dashboard with: zot web", 3),
+    Mistake("web pair --role admin", "--role: unknown role 'admin'; known: view, prompt, approve, self_approve. "
+            "Try: zot web pair --help", 2),
+    Mistake("web start --port 99999", "--port: '99999' is not a port. Try: zot web start --help", 2),
+    Mistake("web revoke x", "no device is named 'x'; list them with: zot web devices", 1),
+    Mistake("worker", f"a worker needs a database: {DATABASE}", 2),
+    Mistake("worker --store sessions.db", f"a worker needs a database: {DATABASE}", 2),
+    Mistake("fleet stats", "zot fleet has no subcommand 'stats'; did you mean status? Try: zot fleet --help", 2),
+    Mistake("fleet status", f"zot fleet needs a database: {DATABASE}. Try: zot fleet status --help", 2),
+    Mistake("sessions list --store mysql://db", "--store mysql://db: must be an address that begins with "
+            "postgresql://, or the path of a file. Try: zot sessions list --help", 2),
+    Mistake("sessions move", "zot sessions move takes ID... Try: zot sessions move --help", 2),
+    Mistake("sessions move x --to other.db", NO_SESSION, 1),
+)  # fmt: skip
+MISTAKES = (*PROMPTS, *VALUES, *FILES, *COMMANDS, *DAEMON, *SERVERS)
 
 
 @pytest.fixture

@@ -23,9 +23,10 @@ from zot.journal.queries import put
 
 
 def test_listing_an_absent_store_creates_nothing(shell: Shell) -> None:
+    journal = shell.home / "journal.db"
     for argv in (("list",), ("search", "x"), ("gc",), ("check",)):
-        assert shell.sessions(*argv) == ("", "zot: no session has been recorded yet\n", 0)
-    told = "zot: no session matches 'x': none has been recorded yet\n"
+        assert shell.sessions(*argv) == ("", f"zot: no session has been recorded in {journal} yet\n", 0)
+    told = f"zot: no session matches 'x': none has been recorded in {journal} yet\n"
     for name, *more in (("show",), ("export",), ("fork",), ("delete",), ("rename", "y")):
         assert shell.sessions(name, "x", *more) == ("", told, 1)
     assert not shell.home.exists()
@@ -36,7 +37,8 @@ def test_listing_an_absent_store_creates_nothing(shell: Shell) -> None:
     [
         ((), "zot sessions needs a subcommand: list, show, search, export, import, move, fork, rewind, diff, rename, "
              "delete, gc, check, backup"),
-        (("frob",), "zot sessions has no subcommand 'frob'"),
+        (("frob",), "zot sessions has no subcommand 'frob'; known: list, show, search, export, import, move, fork, "
+                    "rewind, diff, rename, delete, gc, check, backup"),
         (("list", "x"), "zot sessions list takes no words"),
         (("show",), "zot sessions show takes ID"),
         (("show", ""), "zot sessions show takes ID"),
@@ -481,7 +483,7 @@ def test_a_backup_names_damage_that_sqlite_reports_as_something_else(shell: Shel
 
 
 def test_sessions_can_be_read_on_a_full_disk(shell: Shell) -> None:
-    """If no other process has the journal open, SQLite needs a shared-memory file, for which there is no room."""
+    """SQLite needs a shared-memory file, for which there is no room, if no other process has the journal open."""
     shell.ask("!echo Hello there", "--session", "s")
     journal = shell.home / "journal.db"
     with no_file_grows():

@@ -1,4 +1,4 @@
-"""Policies for tools: the first rule that matches decides."""
+"""What tools may do: the first rule that matches decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/reference/policy.md: its rules parse, its sets exist, and its examples are decided as described."""
+"""docs/reference/policy.md: its rules are rules, its sets exist, and its examples are decided as it says."""
 
 from __future__ import annotations
 

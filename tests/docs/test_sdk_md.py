@@ -1,4 +1,4 @@
-"""docs/reference/sdk.md describes every public name."""
+"""Everything there is to use has its place in docs/reference/sdk.md."""
 
 from __future__ import annotations
 

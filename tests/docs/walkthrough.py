@@ -20,6 +20,8 @@ from .markdown import Block, all_blocks
 ROOT = Path(__file__).parents[2]
 #: A block of which the first line is a comment with nothing but a file name is to be saved under that name.
 _FILE = re.compile(r"(?:#|//) ([\w./-]+\.\w+)\n")
+#: A notice that only a busy machine shows.
+_SLOW = re.compile(r"^.*waiting for extension .* \(--ext-deadline .*\n?", re.MULTILINE)
 _MARK = "walkthrough-end-of-output"
 
 
@@ -114,6 +116,7 @@ def follow(page: Path, reader: Reader) -> None:
             steps = typed(block)
             for step, following in zip(steps, [*steps[1:], None], strict=True):
                 output, code = reader.type(step.command)
+                output = _SLOW.sub("", output)
                 pattern = ".*".join(map(re.escape, step.shown.strip().split("...")))
                 where = f"{page.name}, line {step.line}: {step.command}\nshown:\n{step.shown}\nprinted:\n{output}"
                 assert re.fullmatch(pattern, output.strip(), re.DOTALL), where

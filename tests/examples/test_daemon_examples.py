@@ -33,7 +33,7 @@ WORDS = "".join(f"w{number} " for number in range(20))
 
 
 class Ended(NamedTuple):
-    """The final state of a client."""
+    """What a client has come to."""
 
     code: int
     out: str
@@ -193,7 +193,7 @@ def run(client: Command, place: Place, *words: str, path: Path | None = None) ->
 
 
 def prompts(place: Place, session: str) -> list[object]:
-    """Return the prompts of users in a session."""
+    """Return what users have said in a session."""
     messages = place.call("session/messages", sessionId=session)["messages"]
     assert isinstance(messages, list)
     return [message["content"] for message in messages if message["role"] == "user"]

@@ -18,7 +18,7 @@ class Unit(enum.Enum):
 
 
 class Place(msgspec.Struct):
-    """A place in a file."""
+    """Where something is."""
 
     name: str
     height: int = 0

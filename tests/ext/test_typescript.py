@@ -1,4 +1,4 @@
-"""The TypeScript SDK: checks that need no Node, and its own tests where Node is installed."""
+"""The TypeScript SDK: what can be checked without Node, and its own tests where there is one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Permissions of an extension: those of its manifest, and those that zot itself enforces."""
+"""What an extension may do, as its manifest says, and what zot itself holds it to."""
 
 from __future__ import annotations
 

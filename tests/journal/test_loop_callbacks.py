@@ -1,4 +1,4 @@
-"""Callbacks from another thread to a loop: all of them, in order, with one wake-up per batch."""
+"""What a loop hears of another thread: everything, in order, and woken once for all that is there."""
 
 from __future__ import annotations
 

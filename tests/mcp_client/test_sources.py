@@ -1,4 +1,4 @@
-"""Sources of MCP servers: settings, config.toml, flags, and the project's file once the user trusts it."""
+"""Where MCP servers come from: settings, config.toml, flags, and the project's file once it is trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoders fed as by a service, and the outcome."""
+"""What a stream comes to when a decoder is fed as a service feeds it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zot.providers.base import Decoder, ModelReply, StreamEvent
 
 
 class Outcome(msgspec.Struct):
-    """The outcome of a stream."""
+    """What a stream came to."""
 
     events: list[StreamEvent]
     reply: ModelReply

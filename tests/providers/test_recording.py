@@ -1,4 +1,4 @@
-"""A provider's stream is recorded, and replayed unchanged."""
+"""What a provider streamed is kept, and played again as if it were there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retries of failed calls, and their delays."""
+"""When a failed call is tried again, and after how long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses and APIs of the vendors."""
+"""Where a vendor is asked, and through which API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No event is shown before it is stored, whatever the disk does."""
+"""Nothing is shown before it is safe, whatever the disk does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE_S = 60
 
 
 async def until_quiet() -> None:
-    """Let every callback run that needs no disk."""
+    """Let everything happen that can happen without the disk."""
     for _ in range(50):
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""The contract of every store. A new one joins the list of makers and passes the same tests."""
+"""What every store must do. A new one joins the list of makers and passes the same tests."""
 
 from __future__ import annotations
 

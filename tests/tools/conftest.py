@@ -1,4 +1,4 @@
-"""A working directory, a recorder of output, and the owner of processes."""
+"""A directory to work in, who listens, and who keeps the processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .shells import ProgressTo, Shell, left
 
 @pytest.fixture
 def heard() -> list[str]:
-    """The output that tools showed while they ran."""
+    """What tools showed while they ran."""
     return []
 
 

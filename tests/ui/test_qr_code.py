@@ -1,4 +1,4 @@
-"""QR codes, decoded by an independent program."""
+"""QR codes, read back by a program that is not ours."""
 
 from __future__ import annotations
 

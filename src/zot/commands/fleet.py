@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec.structs import replace
+
 from zot.commands.subcommands import JSON_FLAG, CommandGroup, CommandRequest, Subcommand, aligned, write, write_json
 from zot.config.config import STORE_FLAG, Config, journal_path
 from zot.errors import UsageError
@@ -14,7 +16,7 @@ from zot.journal.opening import is_address, open_journal
 def _status(request: CommandRequest) -> int:
     path = journal_path(Config(journal=request.settings.get("journal")))
     if not is_address(path):
-        raise UsageError("zot fleet needs --store postgresql://…, or ZOT_STORE")
+        raise UsageError("zot fleet needs a database: add --store postgresql://…, or set ZOT_STORE")
     return asyncio.run(_show(path, as_json="json" in request.settings))
 
 
@@ -41,7 +43,7 @@ async def _show(path: str, *, as_json: bool) -> int:
 
 GROUP = CommandGroup("zot fleet", "Inspect sessions on many machines.", (
     Subcommand("status", "", "Show workers, sessions, and the prompts and requests that wait.", _status),
-), flags=(STORE_FLAG, JSON_FLAG), examples=(
+), flags=(replace(STORE_FLAG, advanced=False), JSON_FLAG), examples=(
     ("zot fleet status --store postgresql://zot@db/sessions", "See whether prompts wait for workers."),
 ))  # fmt: skip
 main = GROUP.main

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from zot.commands.mcp_serve import FLAGS as SERVE_FLAGS
+from zot.commands.mcp_serve import MANUAL as SERVE_MANUAL
 from zot.commands.subcommands import (
     FAILED,
     JSON_FLAG,
@@ -32,6 +32,7 @@ from zot.config.config import AGENT_FLAGS, MCP_FILE, Config, data_directory, res
 from zot.config.flags import Flag, mcp_server
 from zot.config.server_tables import add_server, enable_server, remove_server
 from zot.config.trust import TrustStore
+from zot.encoding import explain
 from zot.errors import ConfigError, ToolFailed, UserError
 from zot.extensions.log import log_path, read
 from zot.mcp.authorization import ServerTokens
@@ -53,8 +54,19 @@ from zot.tools.base import Output, ToolContext, ToolFailedWithOutput
 
 T = TypeVar("T")
 
-_TAKEN = ("--cwd", "--config-dir", "--mcp", "--trust-project", "--agent")
-_FLAGS = tuple(flag for flag in AGENT_FLAGS if flag.name in _TAKEN)
+_SHARED = {flag.name: flag for flag in AGENT_FLAGS}
+_CONFIG_DIR = replace(_SHARED["--config-dir"], advanced=False, group="")
+_CWD = replace(_SHARED["--cwd"], help="Use this directory and its .mcp.json (default: the current one).", group="")
+#: Flags that select servers.
+_SERVER_FLAGS = (
+    replace(_SHARED["--agent"], help="Use the servers of the agent [agents.NAME] of config.toml (default: default).",
+            group=""),
+    replace(_SHARED["--mcp"], help="Use this server, too, such as files='mcp-files --root .' or docs=URL.", group=""),
+    replace(_SHARED["--trust-project"], help="Trust the project's .mcp.json for this command.", advanced=False,
+            group=""),
+    _CWD,
+    _CONFIG_DIR,
+)  # fmt: skip
 _WIDTH = 100
 
 
@@ -92,6 +104,12 @@ def _named(config: Config, name: str) -> McpSource:
     return known[name]
 
 
+def _chosen(config: Config, request: CommandRequest) -> list[McpSource]:
+    """Return the named servers; without names, all that can run, or if none can, all, so that the reasons are shown."""
+    found = _found(config)
+    return [_named(config, name) for name in request.words] or [one for one in found if one.runs] or found
+
+
 def _list(request: CommandRequest) -> int:
     config = _config(request)
     cache, rows = _cache(config), []
@@ -106,8 +124,7 @@ def _list(request: CommandRequest) -> int:
             write_json(row)
         return 0
     if not rows:
-        print_note("there are no MCP servers; add one with: zot mcp add NAME COMMAND")
-        return 0
+        return _no_servers()
     table = [("NAME", "STATE", "TOOLS", "COMMAND", "FROM")]
     for row in rows:
         known = "?" if row.tools is None else str(row.tools)
@@ -117,6 +134,11 @@ def _list(request: CommandRequest) -> int:
         if row.problem:
             more = f"; its log: zot mcp logs {row.name}" if row.state == "failed" else ""
             print_note(f"{row.name}: {printable(row.problem)}{more}")
+    return 0
+
+
+def _no_servers() -> int:
+    print_note("there are no MCP servers; add one with: zot mcp add NAME COMMAND")
     return 0
 
 
@@ -144,7 +166,8 @@ def _with_servers(config: Config, sources: list[McpSource], use: Callable[[Manag
 
 def _test(request: CommandRequest) -> int:
     config = _config(request)
-    sources = [_named(config, name) for name in request.words] or [one for one in _found(config) if one.runs]
+    if not (sources := _chosen(config, request)):
+        return _no_servers()
 
     async def test(server: ManagedServer) -> bool:
         begun, name, problem = time.monotonic(), server.source.name, ""
@@ -168,7 +191,8 @@ def _test(request: CommandRequest) -> int:
 
 def _tools(request: CommandRequest) -> int:
     config = _config(request)
-    sources = [_named(config, name) for name in request.words] or [one for one in _found(config) if one.runs]
+    if not (sources := _chosen(config, request)):
+        return _no_servers()
 
     async def show(server: ManagedServer) -> bool:
         if not server.is_current:
@@ -194,7 +218,7 @@ def _call(request: CommandRequest) -> int:
     try:
         args: dict[str, Any] = msgspec.json.decode(rest[0] if rest else "{}", type=dict[str, Any])
     except msgspec.MsgspecError as problem:
-        raise UserError(f"the arguments are not a JSON object: {problem}") from None
+        raise UserError(f"the arguments are not a JSON object: {explain(problem)}") from None
     source = _named(config, name)
 
     async def call(server: ManagedServer) -> int:
@@ -339,7 +363,7 @@ def _import(request: CommandRequest) -> int:
     known, added = set(_config(request).mcp), 0
     for name in names or listed:
         if name in found.problems:
-            print_note(f"{name} is left out: {found.problems[name]}")
+            print_note(f"{name} was skipped: {found.problems[name]}")
             continue
         safe = re.sub(r"[^A-Za-z0-9-]+", "-", name).strip("-")[:32] or "server"
         if safe in known:
@@ -414,7 +438,7 @@ def _logout(request: CommandRequest) -> int:
     config, (name,) = _config(request), request.words
     source = _named(config, name)
     is_known = bool(source.url) and ServerTokens(zot_home(config.environment)).remove(source.url)
-    write(f"{'forgot the login to' if is_known else 'there was no login to'} {source.label or name}\n")
+    write(f"{'deleted the login to' if is_known else 'no login is stored for'} {source.label or name}\n")
     return 0 if is_known else FAILED
 
 
@@ -428,37 +452,37 @@ def _pair(text: str) -> tuple[str, str]:
 
 GROUP = CommandGroup("zot mcp", "Manage MCP servers: programs and web services that offer tools to the model.", (
     Subcommand("serve", "", "Serve the agent to an MCP client, as the tools zot and zot_reply.", "mcp_serve.run",
-               flags=SERVE_FLAGS),
-    Subcommand("list", "", "List the servers, and why one cannot be used.", _list, flags=_FLAGS),
+               manual=SERVE_MANUAL),
+    Subcommand("list", "", "List the servers, and why one cannot be used.", _list, flags=(JSON_FLAG, *_SERVER_FLAGS)),
     Subcommand("add", "NAME COMMAND|URL", "Add a server to config.toml.", _add, (2, 2), (
         Flag("--env", "Set this variable for the program; ${VAR} is replaced at its start.", value="NAME=VALUE",
              parse=_pair, many=True),
         Flag("--header", "Send this header to the address; ${VAR} is replaced.", value="NAME=VALUE", parse=_pair,
              many=True),
-        *_FLAGS,
+        _CONFIG_DIR,
     )),
-    Subcommand("remove", "NAME", "Remove a server from config.toml.", _remove, (1, 1), _FLAGS),
-    Subcommand("enable", "NAME", "Use a server of config.toml again.", _enable, (1, 1), _FLAGS),
-    Subcommand("disable", "NAME", "Keep a server in config.toml without using it.", _disable, (1, 1), _FLAGS),
+    Subcommand("remove", "NAME", "Remove a server from config.toml.", _remove, (1, 1), (_CONFIG_DIR,)),
+    Subcommand("enable", "NAME", "Use a server of config.toml again.", _enable, (1, 1), (_CONFIG_DIR,)),
+    Subcommand("disable", "NAME", "Keep a server in config.toml without using it.", _disable, (1, 1), (_CONFIG_DIR,)),
     Subcommand("import", "[FILE [NAME...]]", "Copy servers of another program to config.toml; without FILE, list them.",
-               _import, (0, 100), _FLAGS),
-    Subcommand("login", "NAME", "Log in to a server over HTTP, with a browser.", _login, (1, 1), _FLAGS),
-    Subcommand("logout", "NAME", "Delete the login to a server.", _logout, (1, 1), _FLAGS),
+               _import, (0, 100), (_CONFIG_DIR,)),
+    Subcommand("login", "NAME", "Log in to a server over HTTP, with a browser.", _login, (1, 1), _SERVER_FLAGS),
+    Subcommand("logout", "NAME", "Delete the login to a server.", _logout, (1, 1), _SERVER_FLAGS),
     Subcommand("test", "[NAME...]", "Start servers, and cache the list of their tools.", _test, (0, 100),
-               _FLAGS),
-    Subcommand("tools", "[NAME...]", "Show the tools of servers.", _tools, (0, 100), _FLAGS),
-    Subcommand("call", "NAME TOOL [JSON]", "Call a tool for real, with these arguments.", _call, (2, 3), _FLAGS),
+               (JSON_FLAG, *_SERVER_FLAGS)),
+    Subcommand("tools", "[NAME...]", "Show the tools of servers.", _tools, (0, 100),
+               (JSON_FLAG, *_SERVER_FLAGS)),
+    Subcommand("call", "NAME TOOL [JSON]", "Call a tool for real, with these arguments.", _call, (2, 3), _SERVER_FLAGS),
     Subcommand("logs", "NAME", "Print the log of a server: its standard error, and zot's notes.", _logs, (1, 1), (
-        Flag("--follow", "Keep printing new lines until interrupted.", short="-f"), *_FLAGS,
+        Flag("--follow", "Keep printing new lines until interrupted.", short="-f"), *_SERVER_FLAGS,
     )),
-    Subcommand("trust", "", f"Trust the project's {MCP_FILE}, as it is now.", _trust, flags=_FLAGS),
-    Subcommand("untrust", "", f"Withdraw the trust in the project's {MCP_FILE}.", _untrust, flags=_FLAGS),
-), flags=(JSON_FLAG,), note=f"Servers are in config.toml ([mcp.NAME]), in the project's {MCP_FILE}, or named by --mcp.",
+    Subcommand("trust", "", f"Trust the project's {MCP_FILE}, as it is now.", _trust, flags=(_CWD,)),
+    Subcommand("untrust", "", f"Withdraw the trust in the project's {MCP_FILE}.", _untrust, flags=(_CWD,)),
+), note=f"Servers are in config.toml ([mcp.NAME]), in the project's {MCP_FILE}, or named by --mcp.",
    examples=(
     ("zot mcp test", "Start every server once; later sessions know their tools from the beginning."),
     ("zot mcp call files read_file '{\"path\": \"a.txt\"}'", "Call a tool without a model."),
 ), more_examples=(
-    ("zot mcp serve --policy bash=ask", "The command to enter in an MCP client; it asks before each command."),
     ("zot mcp list", "Show each server, its source and its last problem."),
     ("zot mcp add files 'mcp-server-filesystem .'", "Add a program."),
     ("zot mcp add docs https://docs.example/mcp --header 'X-Team=core'", "Add a server over HTTP."),

@@ -12,7 +12,7 @@ from zot.config import flags
 from zot.config.config import AGENT_FLAGS, ConfigOverrides, resolve
 from zot.errors import UsageError
 from zot.runtime.check import check_settings
-from zot.serve.stdio import greet, leave
+from zot.serve.stdio import answer_early, claim, leave, leave_on_signals, report_write_failure
 from zot.wire.jsonrpc import RpcRequest, decode
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 from zot.wire.mcp_server import AGENT, McpGreeting
@@ -27,7 +27,7 @@ MANUAL = flags.Manual(
     "zot mcp serve",
     "Serve the agent to an MCP client on standard input and output: tools zot and zot_reply. Sessions are recorded.",
     FLAGS,
-    (flags.Flag("--json", "Accepted for consistency with the other subcommands; the output is always JSON."),),
+    (),
     (
         ("zot mcp serve", "The command to enter in the client's settings."),
         ("zot mcp serve --provider lab", "Serve the scripted model, to try a client without a key."),
@@ -65,7 +65,6 @@ def run(request: CommandRequest) -> int:
 
 
 def _serve(settings: dict[str, Any]) -> int:
-    settings.pop("json", None)
     limit = settings.pop("max_line_bytes", MAX_LINE_BYTES)
     config = resolve(settings)
     check_settings(config)  # A missing key is reported by the first call, so that the client can show it.
@@ -73,11 +72,19 @@ def _serve(settings: dict[str, Any]) -> int:
         sys.stderr.write(
             "zot: mcp serve speaks JSON-RPC with an MCP client; Ctrl-D ends it. To ask the agent: zot -p PROMPT\n"
         )
-    greeting = McpGreeting(AGENT)
-    streams = greet(LineSplitter(max_line_bytes=limit), partial(_answer, greeting))
-    if isinstance(streams, int):
-        return streams
+    leave_on_signals()
+    incoming, outgoing = claim()
+    greeting, lines = McpGreeting(AGENT), LineSplitter(max_line_bytes=limit)
+    try:
+        # A terminal reports its end only once.
+        early = [] if os.isatty(incoming) else answer_early(incoming, outgoing, lines, partial(_answer, greeting))
+    except (BrokenPipeError, ConnectionResetError):
+        return 0  # The client has closed its end.
+    except OSError as problem:
+        return report_write_failure(problem)
     # Imported lazily: the greeting is answered before asyncio and the modules of a session are loaded.
     from zot.serve.mcp.stdio import serve_stdio
 
-    leave(serve_stdio(config, greeting, streams, overrides=ConfigOverrides.of_flags(settings)))
+    leave(
+        serve_stdio(config, greeting, lines, early, (incoming, outgoing), overrides=ConfigOverrides.of_flags(settings))
+    )

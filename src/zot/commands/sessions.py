@@ -113,8 +113,8 @@ def _on_file(action: FileAction, *, lacking: Lacking) -> Handler:
         if any((await asyncio.to_thread(read_marks, f"{path}.lock"))[1:]):
             raise StoreFailed(f"{path} is missing, although sessions were recorded in it; run: zot sessions check")
         if lacking == "error":
-            raise NoSuchSession(f"no session matches {request.words[0]!r}: none has been recorded yet")
-        return _nothing_kept()
+            raise NoSuchSession(f"no session matches {request.words[0]!r}: none has been recorded in {path} yet")
+        return _nothing_kept(path)
 
     def run(request: CommandRequest) -> int:
         # The journal rolls back unfinished changes, so there is nothing to wind down.
@@ -130,7 +130,7 @@ async def _check(path: str, request: CommandRequest) -> int:
     def is_known() -> bool:
         return is_there(path) or any(read_marks(f"{path}.lock"))
 
-    return await check(path, request) if await asyncio.to_thread(is_known) else _nothing_kept()
+    return await check(path, request) if await asyncio.to_thread(is_known) else _nothing_kept(path)
 
 
 def _needs_file(action: FileAction, instead: str) -> FileAction:
@@ -144,8 +144,8 @@ def _needs_file(action: FileAction, instead: str) -> FileAction:
     return act
 
 
-def _nothing_kept() -> int:
-    print_note("no session has been recorded yet")
+def _nothing_kept(path: str) -> int:
+    print_note(f"no session has been recorded in {path} yet")
     return 0
 
 

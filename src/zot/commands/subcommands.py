@@ -48,7 +48,8 @@ class CommandRequest(msgspec.Struct, frozen=True):
 class Subcommand(msgspec.Struct, frozen=True):
     """A subcommand. ``takes`` names its words, of which there are as many as the bounds ``words`` allow.
 
-    ``handler`` runs it and returns the exit code, or is the module and function to import for that.
+    ``handler`` runs it and returns the exit code, or is the module and function to import for that. ``manual`` is its
+    help, if that is not made from the other fields.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Subcommand(msgspec.Struct, frozen=True):
     words: tuple[int, int] = (0, 0)
     flags: tuple[Flag, ...] = ()
     alias: str = ""
+    manual: flags.Manual | None = None
 
     def run(self, request: CommandRequest) -> int:
         """Run the subcommand; return its exit code."""
@@ -109,11 +111,14 @@ class CommandGroup:
             return self._run(name, found, rest)
         except UsageError as problem:
             command = self.command if found is None else f"{self.command} {found.name}"
-            print_note(f"{str(problem).rstrip('?')}{'?' if str(problem).endswith('?') else '.'} Try: {command} --help")
+            end = "" if str(problem).endswith(("?", "...")) else "."
+            print_note(f"{problem}{end} Try: {command} --help")
             return MISUSED
 
     def manual(self, found: Subcommand) -> flags.Manual:
         """Return the help of a subcommand."""
+        if found.manual is not None:
+            return found.manual
         name = f"{self.command} {found.name}"
         examples = [one for one in (*self.examples, *self._more_examples) if f"{one[0]} ".startswith(f"{name} ")]
         usage = f"{name} {found.takes}".rstrip()
@@ -137,7 +142,8 @@ class CommandGroup:
         if found is None:
             if not name:
                 raise UsageError(f"{self.command} needs a subcommand: {', '.join(self.subcommands)}")
-            raise UsageError(f"{self.command} has no subcommand {name!r}{did_you_mean(name, self.subcommands)}")
+            near = did_you_mean(name, self.subcommands) or f"; known: {', '.join(self.subcommands)}"
+            raise UsageError(f"{self.command} has no subcommand {name!r}{near}")
         if (given := flags.parse_or_help(argv, self.manual(found))) is None:
             return 0
         settings, words = given

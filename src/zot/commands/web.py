@@ -83,14 +83,15 @@ def start(request: CommandRequest) -> int:
 
 
 def pair(request: CommandRequest) -> int:
-    """Print a pairing link for another browser, on a terminal also as a QR code.
+    """Print a pairing link for another browser, on a terminal also as a QR code; return 3 if no daemon runs.
 
-    Raise UserError if no daemon offers the dashboard.
+    Raise UserError if the daemon does not offer the dashboard.
     """
     roles = _roles(request)
     found = read_status(place_of(request))
     if not found.running and found.problem is None:
-        raise UserError(f"No daemon is running at {found.endpoint}. Start the dashboard with: zot web")
+        print_note(f"No daemon is running at {found.endpoint}. Start the dashboard with: zot web")
+        return NOT_RUNNING
     url: str = request.settings.get("url") or _url_of(found, for_others=True)
     return _offer(request, url, found.data_dir, roles, as_code=sys.stdout.isatty())
 
@@ -162,7 +163,9 @@ def _offer(request: CommandRequest, url: str, data_dir: str, roles: tuple[str, .
             )
     write(f"{link}\n")
     sys.stdout.flush()
-    print_note(f"open this link within {CODE_S / 60:.0f} minutes; it works once, and lets a browser {', '.join(roles)}")
+    print_note(
+        f"open this link within {CODE_S / 60:.0f} minutes; it works once and grants the roles: {', '.join(roles)}"
+    )
     return 0
 
 

@@ -6,8 +6,10 @@ import asyncio
 import os
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from zot.config import flags
-from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, ignore_foreign, zot_home
+from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, STORE_FLAG, ignore_foreign, zot_home
 from zot.config.configured_agents import AgentConfigs
 from zot.config.flags import Flag
 from zot.config.paths import locate
@@ -18,15 +20,19 @@ _OWN_FLAGS = (
     Flag("--concurrency", "Run this many sessions at once (default: 16).", value="N", parse=flags.positive,
          group="Worker"),
 )  # fmt: skip
-#: Not flags of a worker: gateways choose session, directory and agent.
-_GATEWAYS = ("--session", "--no-session", "--cwd", "--agent")
+#: Not flags of a worker: gateways choose session, directory and agent. Its help has --store first.
+_NOT_SHARED = ("--session", "--no-session", "--cwd", "--agent", STORE_FLAG.name)
 _CONCURRENCY = 16
 MANUAL = flags.Manual(
     "zot worker",
     """\
 Run the prompts of sessions that are in PostgreSQL. Clients talk to a gateway: zot daemon with the same --store.
 On SIGTERM it finishes its runs; another worker continues those that wait for an approval.""",
-    (*_OWN_FLAGS, *(flag for flag in AGENT_FLAGS if flag.name not in _GATEWAYS)),
+    (
+        replace(STORE_FLAG, advanced=False, group="Worker"),
+        *_OWN_FLAGS,
+        *(flag for flag in AGENT_FLAGS if flag.name not in _NOT_SHARED),
+    ),
     FOREIGN_FLAGS,
     (("zot worker --store postgresql://zot@db/sessions", "Run prompts of the default pool."),),
     {0: "A signal ended it, and its runs have finished.", 1: "It could not start.", 2: "Wrong usage."},

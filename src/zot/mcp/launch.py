@@ -1,4 +1,4 @@
-"""Launcher of a session's MCP servers, with the errors of a failed start."""
+"""How the MCP servers of a session are started, and how that fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`session/git_branch` equals git's own answer, in every layout of a repository."""
+"""What `session/git_branch` says is what git says, wherever git keeps it."""
 
 from __future__ import annotations
 

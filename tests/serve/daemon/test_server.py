@@ -1,4 +1,4 @@
-"""The server in process: the cost of a bug in one command."""
+"""The server in process: what a bug in one command costs."""
 
 from __future__ import annotations
 

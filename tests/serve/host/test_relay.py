@@ -1,4 +1,4 @@
-"""`zot host --via-daemon`: the daemon answers; without one, the request runs in this process."""
+"""`zot host --via-daemon`: the daemon answers, and where it does not, the request is run as if there were none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries of a transcript, and of a list to choose from, differ without colours."""
+"""What stands in a transcript, and in a list to choose from, can be told apart without colours."""
 
 from __future__ import annotations
 

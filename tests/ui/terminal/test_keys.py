@@ -1,4 +1,4 @@
-"""Independent keys and commands: leaving, undoing, scrolling, searching, storing a key."""
+"""What keys and commands do that nothing else depends on: leaving, undoing, scrolling, searching, storing a key."""
 
 from __future__ import annotations
 
