@@ -207,6 +207,7 @@ export class Conversation {
     this.extensionButton.classList.toggle("warn", broken > 0);
     this.extensionButton.hidden = !names;
     this.update();
+    this.listExtensions();
     clearTimeout(this.looking); // The daemon does not announce that one has started or given up.
     if (all.some((one) => ["starting", "restarting"].includes(one.state))) this.looking = setTimeout(() => { this.readExtensions(); this.readState(); }, 1000);
   }
@@ -473,15 +474,24 @@ export class Conversation {
   }
 
   async extensions() {
-    await Promise.all([this.readExtensions(), this.readState()]);
+    this.list = h("div");
+    this.listExtensions();
+    this.readExtensions();
+    this.readState();
+    await dialog("Extensions", () => this.list);
+    this.list = null;
+  }
+
+  /** Fill the open dialog of extensions and MCP servers. */
+  listExtensions() {
+    if (!this.list) return;
     const item = ({ name, state, problem }, offers) => h("li", { data: { state } },
       h("div.row", null, h("span.dot", { "aria-hidden": true }), h("b", null, name), h("span.facts", null, STANDINGS[state] ?? state)),
       problem ? h("p.notice.error", null, problem) : null, offers ? h("p.facts", null, offers) : null);
     const servers = this.state?.mcp ?? [];
-    dialog("Extensions", () => [
-      h("ul.extensions", null, ...this.installed.map((one) => item(one, [...one.tools, ...one.commands.map((name) => `/${name}`)].join(", ")))),
+    fill(this.list, h("ul.extensions", null, ...this.installed.map((one) => item(one, [...one.tools, ...one.commands.map((name) => `/${name}`)].join(", ")))),
       servers.length ? h("h3", null, "MCP servers") : null,
-      h("ul.extensions.servers", null, ...servers.map((one) => item(one, one.tools ? count(one.tools, "tool") : "")))]);
+      h("ul.extensions.servers", null, ...servers.map((one) => item(one, one.tools ? count(one.tools, "tool") : ""))));
   }
 
   stop() {

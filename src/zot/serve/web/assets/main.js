@@ -69,7 +69,7 @@ connection.addEventListener("state", ({ detail }) => {
 });
 
 connection.addEventListener("ready", () => {
-  if (["new", "unpaired", undefined].includes(document.body.dataset.view)) show();
+  if (document.body.dataset.view === "unpaired") show();
   if (overview.element.isConnected) overview.refresh();
   for (const one of open.values()) one.reconnected();
 });
@@ -88,7 +88,8 @@ connection.addEventListener("changed", ({ detail }) => open.get(detail.sessionId
 
 board.addEventListener("sessions", () => {
   open.get(route.id)?.update();
-  if (route.view === "new" && !find("agent")?.options.length) show();
+  const agent = find("agent");
+  if (agent && !agent.options.length) fill(agent, ...agentOptions()); // What was typed on the page stays.
 });
 board.addEventListener("problem", ({ detail }) => toast(detail, { kind: "error" }));
 
@@ -175,9 +176,12 @@ find("settings").addEventListener("click", settings);
 
 // New sessions.
 
+function agentOptions() {
+  return board.agents.map((one) => h("option", { value: one.alias }, one.model ? `${one.alias} (${one.model})` : one.alias));
+}
+
 function newPage() {
-  const agent = h("select", { id: "agent", name: "agent" }, ...board.agents.map((one) => h("option", { value: one.alias },
-    one.model ? `${one.alias} (${one.model})` : one.alias)));
+  const agent = h("select", { id: "agent", name: "agent" }, ...agentOptions());
   const places = [...new Set([...board.sessions.values()].map((one) => one.cwd))].slice(0, 20);
   const cwd = h("input", { id: "cwd", type: "text", autocomplete: "off", spellcheck: false, placeholder: "where the agent works by default", list: "places" });
   const prompt = h("textarea", { id: "first", rows: 5, required: true, placeholder: "What should be done?" });

@@ -49,13 +49,11 @@ export class Overview {
 
   drawSessions() {
     const all = [...this.board.sessions.values()];
-    const of = (state) => all.filter((one) => this.board.stateOf(one.sessionId) === state);
-    const waiting = of("waiting_approval");
-    const running = of("running");
+    const [waiting, running] = ["waiting_approval", "running"].map((state) => all.filter((one) => this.board.stateOf(one.sessionId) === state));
     this.counts = { running: running.length, waiting: waiting.length, sessions: all.length };
     this.drawNumbers();
     const line = (one) => h("li", null, h("a", { href: `#/s/${encodeURIComponent(one.sessionId)}` }, one.title || one.sessionId),
-      h("span.facts", null, ` ${this.board.stateOf(one.sessionId) === "running" ? "running" : "waits for you"}`));
+      h("span.facts", null, running.includes(one) ? " running" : " waits for you"));
     fill(this.active, h("h3", null, "Now"), waiting.length + running.length ? h("ul", null, ...[...waiting, ...running].slice(0, 12).map(line))
       : h("p.facts", null, "Nothing runs, and nothing waits."));
   }
