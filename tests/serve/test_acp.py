@@ -357,6 +357,14 @@ def test_two_sessions_run_side_by_side(editors: Start) -> None:
     assert editor.answer_of(stalled)["result"]["stopReason"] == "cancelled"
 
 
+def test_titles_show_control_characters(editors: Start) -> None:
+    editor = editors()
+    editor.prompt(editor.new(), "!echo \x1b[2Jhello")
+    [shown] = of_kind(updates(editor.frames), "session_info_update")
+    [listed] = editor.call("session/list")["sessions"]
+    assert shown["title"] == listed["title"] == "!echo \\x1b[2Jhello"
+
+
 def test_a_prompt_without_text_has_no_title(editors: Start) -> None:
     editor = editors()
     session = editor.new()

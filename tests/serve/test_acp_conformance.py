@@ -1,5 +1,6 @@
 """Requirements of the protocol's public compatibility kit (acp-tck, version 1), each by the kit's own name.
 
+ACP-ADDDIRS-001 does not apply: zot does not advertise `additionalDirectories`.
 `Editor` checks every frame against the protocol's models: ACP-SCHEMA-001 and -002 hold in every test of `zot acp`.
 """
 
@@ -43,9 +44,10 @@ def shows(*names: str) -> Callable[[Requirement], Requirement]:
     "ACP-RESUME-001", "ACP-RESUME-002", "ACP-LIST-001", "ACP-LIST-002", "ACP-DELETE-001", "ACP-DELETE-002",
     "ACP-CLOSE-001", "ACP-CLOSE-002", "ACP-MODES-001", "ACP-MODES-002",
     "ACP-CONFIG-001", "ACP-CONFIG-002", "ACP-CONFIG-003", "ACP-PROMPTCAP-001", "ACP-PROMPTCAP-002", "ACP-PROMPTCAP-003",
-    "ACP-AUTH-001", "ACP-AUTH-002", "ACP-AUTH-003", "ACP-AUTH-004",
+    "ACP-AUTH-001", "ACP-AUTH-002", "ACP-AUTH-003", "ACP-AUTH-004", "ACP-AUTH-005",
     "ACP-CLIENTCAP-001", "ACP-CLIENTCAP-002", "ACP-CLIENTCAP-003", "ACP-EXT-001", "ACP-META-001", "ACP-ERROR-001",
     "ACP-SHUTDOWN-001", "ACP-INFO-PARSE-001", "ACP-INFO-INVALIDREQ-001", "ACP-INFO-UNKNOWNSESSION-001",
+    "ACP-STDERR-001",
 ])  # fmt: skip
 def test_requirement(editors: Start, name: str) -> None:
     editor = editors()
@@ -113,8 +115,8 @@ def the_version_is_negotiated(editor: Editor) -> None:
         assert found["agentInfo"]["version"]
 
 
-@shows("ACP-SESSION-001", "ACP-SESSION-002")
-def sessions_have_ids_of_their_own(editor: Editor) -> None:
+@shows("ACP-SESSION-001", "ACP-SESSION-002", "ACP-AUTH-005")
+def sessions_have_ids_of_their_own_and_need_no_authentication_with_a_key(editor: Editor) -> None:
     first, second = editor.new(), editor.new()
     assert first
     assert second
@@ -182,6 +184,14 @@ def a_resumed_session_is_not_replayed(editor: Editor) -> None:
     before = len(editor.frames)
     assert editor.call("session/resume", sessionId=session, cwd=str(editor.cwd))["configOptions"]
     assert [one for one in updates(editor.frames[before:]) if one["sessionUpdate"] in HISTORY] == []
+
+
+@shows("ACP-STDERR-001")
+def a_turn_writes_nothing_to_standard_error(editor: Editor) -> None:
+    assert editor.prompt(editor.new(), "!bash echo hello; echo there >&2")[0] == "end_turn"
+    editor.hang_up()
+    assert editor.wait() == 0
+    assert editor.errors() == ""
 
 
 @shows("ACP-LIST-001", "ACP-LIST-002", "ACP-DELETE-001", "ACP-DELETE-002")

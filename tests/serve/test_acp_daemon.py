@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket as socket_module
 import sys
@@ -27,8 +28,10 @@ from zot.events import (
     ThinkingDelta,
     ToolCall,
     ToolResult,
+    TurnEnd,
 )
 from zot.events import decode as decode_event
+from zot.messages import text_of
 
 from .test_acp import ASKING_SERVER, until_called
 
@@ -396,30 +399,66 @@ def test_a_daemon_that_is_restarted_under_a_prompt_answers_it_once(
 
 
 class Story(NamedTuple):
-    """A run as a client tells it: thoughts, text, calls with their arguments, and whether each failed."""
+    """A run as a client tells it."""
 
-    thought: str
-    text: str
-    calls: list[tuple[str, Any]]
-    failed: dict[str, bool]
+    #: Thoughts, text and calls in order: what it is, its text or the id of the call, and the call's arguments.
+    steps: list[tuple[str, str, Any]]
+    #: Whether each call failed, and its output.
+    results: dict[str, tuple[bool, str]]
+
+
+def joined(steps: Sequence[tuple[str, str, Any]]) -> list[tuple[str, str, Any]]:
+    """Return ``steps`` with the pieces of each text joined."""
+    found: list[tuple[str, str, Any]] = []
+    for kind, text, more in steps:
+        before = found.pop()[1] if found and kind != "call" and found[-1][0] == kind else ""
+        found.append((kind, before + text, more))
+    return found
+
+
+def timeless(output: str) -> str:
+    return re.sub(r"Took [\d.]+m?s", "Took", output.strip())
 
 
 def story_of_events(events: Sequence[AgentEvent]) -> Story:
-    return Story(
-        "".join(one.delta for one in events if isinstance(one, ThinkingDelta)),
-        "".join(one.delta for one in events if isinstance(one, TextDelta)),
-        [(one.id, one.args or {}) for one in events if isinstance(one, ToolCall)],
-        {one.id: one.is_error for one in events if isinstance(one, ToolResult)},
-    )
+    steps: list[tuple[str, str, Any]] = []
+    names: dict[str, str] = {}
+    results: dict[str, tuple[bool, str]] = {}
+    for event in events:
+        match event:
+            case ThinkingDelta(delta=delta):
+                steps.append(("thought", delta, None))
+            case TextDelta(delta=delta):
+                steps.append(("text", delta, None))
+            case ToolCall(id=call, name=name, args=args):
+                names[call] = name
+                steps.append(("call", call, (name, args or {})))
+            case ToolResult(id=call, is_error=fails, content=content):
+                keeps_diff = names[call] in ("write", "edit") and not fails
+                results[call] = fails, "" if keeps_diff else timeless(text_of(content))
+            case _:
+                pass
+    return Story(joined(steps), results)
 
 
 def story_of_updates(found: Sequence[Frame]) -> Story:
-    return Story(
-        said(found, "agent_thought_chunk"),
-        said(found),
-        [(one["toolCallId"], one["rawInput"]) for one in of_kind(found, "tool_call")],
-        {one["toolCallId"]: one["status"] == "failed" for one in of_kind(found, "tool_call_update")},
-    )
+    steps: list[tuple[str, str, Any]] = []
+    results: dict[str, tuple[bool, str]] = {}
+    for one in found:
+        match one:
+            case {"sessionUpdate": "agent_thought_chunk", "content": {"text": text}}:
+                steps.append(("thought", text, None))
+            case {"sessionUpdate": "agent_message_chunk", "content": {"text": text}}:
+                steps.append(("text", text, None))
+            case {"sessionUpdate": "tool_call", "toolCallId": call, "name": name, "rawInput": args}:
+                steps.append(("call", call, (name, args)))
+            case {"sessionUpdate": "tool_call_update", "toolCallId": call, "status": "failed" | "completed" as status}:
+                assert call not in results
+                output = "".join(block["content"]["text"] for block in one.get("content", ()))
+                results[call] = status == "failed", timeless(output.strip("`\n"))
+            case _:
+                pass
+    return Story(joined(steps), results)
 
 
 async def test_rpc_daemon_and_editor_tell_the_same_story(editors: Start, zot: Callable[..., Zot], socket: str) -> None:
@@ -430,6 +469,7 @@ async def test_rpc_daemon_and_editor_tell_the_same_story(editors: Start, zot: Ca
         "!write x y",
         "!bad-args",
         "!length",
+        '!script say a ;; call read {"path":"x"} ;; call bash {"command":"printf \'```\'; exit 3"} ;; --- ;; say b',
     ]
     rpc = zot()
     rpc.send({"type": "hello", "features": ["thinking"]})
@@ -442,8 +482,12 @@ async def test_rpc_daemon_and_editor_tell_the_same_story(editors: Start, zot: Ca
             rpc.send({"type": "prompt", "message": prompt})
             frames = await asyncio.to_thread(rpc.until, type="done")
             told = [decode_event(json.dumps(frame)) for frame in frames if frame["type"] != "response"]
-            expected = story_of_events(told)
-            assert story_of_events([event async for event in session.prompt(prompt)]) == expected
+            expected, [*_, turn_end] = story_of_events(told), [one for one in told if isinstance(one, TurnEnd)]
+            turn = session.prompt(prompt)
+            assert story_of_events([event async for event in turn]) == expected
+            assert turn.outcome is not None
+            assert turn.outcome.stop_reason == turn_end.stop
             for editor, name in sessions.items():
-                _, found = await asyncio.to_thread(editor.prompt, name, prompt)
+                stop, found = await asyncio.to_thread(editor.prompt, name, prompt)
                 assert story_of_updates(found) == expected
+                assert stop == ("max_tokens" if turn_end.stop == "length" else turn_end.stop)

@@ -19,6 +19,7 @@ from zot.serve.acp.own_sessions import OwnSessions
 from zot.serve.acp.session import AcpSession, EditorSessions, PromptReply, SessionBackend, encode_failure
 from zot.serve.streams import StreamWriter, serve_lines
 from zot.session.session import Session
+from zot.text import visible
 from zot.wire import acp
 from zot.wire.acp_greeting import BY_ENVIRONMENT, AcpGreeting
 from zot.wire.jsonrpc import (
@@ -354,7 +355,7 @@ class AcpServer:
         found = await self._backends.listed(_normal(params.cwd))
         page: dict[str, Any] = {
             "sessions": [
-                {"sessionId": one.id, "cwd": one.cwd, "title": one.title or None, "updatedAt": one.updated}
+                {"sessionId": one.id, "cwd": one.cwd, "title": visible(one.title) or None, "updatedAt": one.updated}
                 for one in found[start : start + _PAGE]
             ]
         }

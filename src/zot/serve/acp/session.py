@@ -45,6 +45,7 @@ from zot.run_summary import RunSummary
 from zot.session.history import Batch, WritingSubscriber
 from zot.session.queue import CompactJob, JobObserver, PromptJob
 from zot.session.session import Session
+from zot.text import visible
 from zot.wire import acp
 from zot.wire.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError, RpcRequest, encode_error, encode_result
 
@@ -351,7 +352,7 @@ class AcpSession(WritingSubscriber):
 
     def _on_prompt(self, message: UserMessage) -> None:
         """Show a prompt of another client; the client shows its own."""
-        if not self.is_titled and (title := titled(text_of(message.content))):
+        if not self.is_titled and (title := visible(titled(text_of(message.content)))):
             self.is_titled = True
             self.update({"sessionUpdate": "session_info_update", "title": title})
         message_id = self._updates.new_message()
