@@ -332,6 +332,28 @@ def test_a_client_that_joins_a_running_session_gets_its_run(editors: Start, sock
     assert editor.answer_of(number)["result"]["stopReason"] == "cancelled"
 
 
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+def test_a_client_that_joins_a_waiting_session_can_approve(editors: Start, socket: str, method: str) -> None:
+    editor, other = editors("--via-daemon", "--agent", "careful"), editors("--via-daemon")
+    session = editor.new()
+    calls = " ;; ".join(f'call bash {{"command":"{command}"}}' for command in ("true", "touch made"))
+    number = editor.start(session, f"!script {calls} ;; --- ;; say end")
+    editor.decide(editor.until_asked(), "allow_once")
+    editor.until_asked()
+    other.initialize()
+    other.call(method, sessionId=session, cwd=str(editor.cwd), mcpServers=[])
+    request = other.until_asked()
+    assert request["params"]["toolCall"]["title"] == "touch made"
+    other.decide(request, "allow_once")
+    assert editor.answer_of(number)["result"]["stopReason"] == "end_turn"
+    assert (editor.cwd / "made").exists()
+    while not said(updates(other.frames)).endswith("end"):
+        other.read()
+    cards = [one["toolCallId"] for one in of_kind(updates(other.frames), "tool_call")]
+    assert request["params"]["toolCall"]["toolCallId"] == cards[-1]
+    assert {one["toolCallId"] for one in of_kind(updates(other.frames), "tool_call_update")} <= set(cards)
+
+
 def test_cancelling_a_queued_prompt_leaves_the_one_that_waits_for_an_approval(editors: Start, socket: str) -> None:
     editor = editors("--via-daemon", "--agent", "careful")
     session = editor.new()

@@ -13,7 +13,7 @@ from zot.client.client import Client
 from zot.client.session import ClientSession, ClientTurn
 from zot.errors import AgentError, ConnectionLost, NoSuchSession, RunCancelled, UserError
 from zot.events import AgentEvent, Done, Reconfigured, UserMessage
-from zot.messages import ImageBlock
+from zot.messages import ImageBlock, ShownCall, ShownResult
 from zot.panels import CommandAnswer, CommandInfo
 from zot.serve.acp.session import Conversation, EditorSessions, Options, PromptReply, SessionBackend, SessionListing
 from zot.session.history import Batch
@@ -26,6 +26,8 @@ log = logging.getLogger("zot")
 
 #: How long a session that the client closes waits for the end of its cancelled prompts.
 _CANCEL_S: Final = 5.0
+#: The newest messages: the calls that wait for an approval are among them.
+_NEWEST: Final = 64
 
 
 class DaemonSession(SessionBackend):
@@ -49,6 +51,15 @@ class DaemonSession(SessionBackend):
         #: The newest event that the view has processed, and the newest one that a replay has shown; 0 before the first.
         self._processed = self._replayed = 0
         self._problem: AgentError | None = None
+        #: The calls without a result of a run that waits for an approval, unless a replay shows them.
+        self._open_calls: Sequence[ShownCall] = ()
+
+    async def find_open_calls(self) -> None:
+        """Ask for the calls without a result: an approval request is about one of them. Raise AgentError."""
+        if self._session.opened.state == "waiting_approval":
+            blocks = [block for one in await self._session.messages(limit=_NEWEST) for block in one.blocks]
+            done = {block.call_id for block in blocks if isinstance(block, ShownResult)}
+            self._open_calls = [one for one in blocks if isinstance(one, ShownCall) and one.id not in done]
 
     async def refresh(self) -> None:
         """Ask for the directory and the options. Raise AgentError."""
@@ -80,6 +91,9 @@ class DaemonSession(SessionBackend):
 
     def follow(self) -> None:
         if self._following is None and self._problem is None:
+            if self.view is not None:
+                self.view.show_open(self._open_calls)
+            self._open_calls = ()
             arrived = asyncio.Event()
             self._listener = UpdateListener(self._after, arrived.set)
             self._client.hear(self._session.id, self._listener)
@@ -233,6 +247,7 @@ class DaemonSession(SessionBackend):
         return CommandAnswer(ran.extension, ran.action, "", ran.insert, ran.display)
 
     async def conversation(self) -> Conversation:
+        self._open_calls = ()
         page = await self._session.past()
         if page.last_seq and self._following is None:
             self._replayed = page.last_seq
@@ -364,6 +379,7 @@ class EditorDaemonSessions(EditorSessions):
             )
         backend = DaemonSession(self, client, session)
         await backend.refresh()
+        await backend.find_open_calls()
         self._open[session.id] = backend
         return backend
 

@@ -147,7 +147,8 @@ class OwnSession(SessionBackend, Channel):
             self.deliver(batch)
         session, view = self.session, self.view
         if session is not None and view is not None and (pending := session.approvals.pending) is not None:
-            view.ask_again(pending, session.history.transcript.unanswered())
+            view.show_open(session.history.transcript.unanswered())
+            view.ask_again(pending)
 
     async def release(self) -> None:
         self.follow()

@@ -281,8 +281,11 @@ class AcpSession(WritingSubscriber):
         if PIECES.issuperset(map(type, batch.events)):  # Most batches.
             self._show([*batch.events])
             return
+        answered = {one.id for one in batch.events if isinstance(one, ApprovalAnswer | QuestionAnswer)}
         for event in batch.events:
             match event:
+                case ApprovalRequest() | QuestionRequest() if event.id in answered:
+                    pass  # A replay: there is nothing left to ask.
                 case ApprovalRequest():
                     self._show(pending)
                     self._ask(event)
@@ -477,15 +480,15 @@ class AcpSession(WritingSubscriber):
 
     # Approvals.
 
-    def ask_again(self, request: ApprovalRequest, calls: Sequence[CallBlock]) -> None:
-        """Send an approval request that may be older than this process, unless the client has it.
+    def show_open(self, calls: Sequence[CallBlock | ShownCall]) -> None:
+        """Send the cards of calls without a result, unless the client has them: it has resumed the session."""
+        for call in calls:
+            if not self._updates.cards.is_open(call.id):
+                self.update(self._updates.cards.call(call.id, call.name, call.args))
 
-        ``calls`` are those without a result: the client has no card of them if it resumes the session.
-        """
+    def ask_again(self, request: ApprovalRequest) -> None:
+        """Send an approval request that may be older than this process, unless the client has it."""
         if request.id not in self._asked:
-            for call in calls:
-                if not self._updates.cards.is_open(call.id):
-                    self.update(self._updates.cards.call(call.id, call.name, call.args))
             self._ask(request)
 
     def _ask(self, request: ApprovalRequest) -> None:
