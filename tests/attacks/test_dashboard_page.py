@@ -28,6 +28,7 @@ HOSTILE = (
     "</pre><iframe srcdoc='<script>parent.hacked=1</script>'></iframe>",
     "<style>*{display:none}</style><base href=http://127.0.0.1:9/><form action=http://127.0.0.1:9/>",
     "<meta http-equiv=refresh content=0><link rel=stylesheet href=http://127.0.0.1:9/>",
+    "```constructor\nwindow.hacked=1\n```\n",
     "${window.hacked=1} {{constructor.constructor('window.hacked=1')()}} \u202e\u0007",
 )
 EVERYTHING = "\n\n".join(HOSTILE)
@@ -111,6 +112,20 @@ async def test_arguments_names_and_panels_stay_text(browser: Browser, face: Face
     await page.run("location.hash = '#/inbox'")
     await page.until("document.querySelector('#inbox .request a')?.textContent.startsWith('<svg onload')")
     await is_unharmed(page, face)
+    async with face.connected() as client:
+        await client.call("initialize", {"protocolVersion": 1})
+        params = {"sessionId": session, "prompt": HOSTILE[0], "promptId": HOSTILE[1]}
+        await client.socket.send(json.dumps({"jsonrpc": "2.0", "id": 9, "method": "session/prompt", "params": params}))
+        await page.run(f"location.hash = '#/s/{session}'")
+        await page.until("document.querySelector('.queue .text')")
+    assert await page.text(".queue .text") == HOSTILE[0]
+    await page.run("document.querySelector('.queue button').click()")
+    await page.until("document.querySelector('dialog .bad')")
+    await is_unharmed(page, face)
+    await page.run("document.querySelector('dialog .bad').click()")
+    await page.until("!document.querySelector('.queue li')")
+    await page.run("location.hash = '#/inbox'")
+    await page.until("document.querySelector('#inbox .request')")
     await page.run("document.querySelector('#inbox .request').focus()")
     await page.press("r")
     await page.run(f"location.hash = '#/s/{session}'")

@@ -5,7 +5,7 @@ import { tail } from "./dom.js";
 import { prefs } from "./prefs.js";
 import { ANSWERS, KINDS, keyOf, outcome } from "./requests.js";
 
-const LIST_MS = 15000; // For changes that the daemon does not announce, such as another branch.
+const LIST_MS = 5000; // For what the daemon does not announce, such as another title.
 const SOON_MS = 200; // Changes come in bursts.
 const SEARCH_MS = 250;
 const MOST_SESSIONS = 200;
