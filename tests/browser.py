@@ -37,7 +37,7 @@ class Browser:
         self.pages: dict[str, Page] = {}
 
     async def listen(self) -> None:
-        """Receive answers and events until the browser is gone."""
+        """Receive answers and events until the browser exits."""
         async for frame in self._socket:
             said = json.loads(frame)
             if "id" in said:
@@ -159,7 +159,7 @@ class Page:
         )
 
     async def picture(self, path: Path, *, dark: bool = False) -> None:
-        """Save what the page looks like."""
+        """Save a screenshot of the page."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self.send("Emulation.setEmulatedMedia", features=[scheme])
         shot = await self.send("Page.captureScreenshot", format="png")

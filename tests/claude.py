@@ -1,4 +1,4 @@
-"""Streams of the Anthropic Messages API, written by hand: what the service would send, one event per piece."""
+"""Streams of the Anthropic Messages API, written by hand: the service's events, one per piece."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams of Chat Completions, written by hand: what a server would send, one chunk per piece."""
+"""Streams of Chat Completions, written by hand: a server's chunks, one per piece."""
 
 from __future__ import annotations
 

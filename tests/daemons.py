@@ -59,7 +59,7 @@ class Running:
         self._callers: list[Caller] = []
 
     async def caller(self, **asked: Any) -> Caller:
-        """Return an initialized client, with the features it ``asked`` for."""
+        """Return an initialized client with the requested features."""
         caller = await self.stranger()
         answer = await caller.ask("initialize", **(asked or {"protocolVersion": 1}))
         assert "result" in answer

@@ -199,7 +199,7 @@ class Editor(Zot):
         self.send({"jsonrpc": "2.0", "id": request["id"], "result": {"outcome": outcome}})
 
     def leave(self) -> list[Frame]:
-        """End the input, return what still came, and see that it left in good order."""
+        """End the input, return the remaining messages, and check that the process exited in order."""
         self.hang_up()
         frames = self.rest()
         assert self.wait() == 0, self.errors()

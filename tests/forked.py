@@ -156,7 +156,7 @@ class Forked:
 
 
 def _write_some(descriptor: int, data: memoryview) -> memoryview:
-    """Write without blocking; return the unwritten rest, nothing if the reader is gone."""
+    """Write without blocking; return the unwritten rest, nothing if the reader has exited."""
     try:
         return data[os.write(descriptor, data[: select.PIPE_BUF]) :]
     except BrokenPipeError:

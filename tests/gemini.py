@@ -1,4 +1,4 @@
-"""Streams of Gemini streamGenerateContent, written by hand: what the service would send, one event per piece."""
+"""Streams of Gemini streamGenerateContent, written by hand: the service's events, one per piece."""
 
 from __future__ import annotations
 

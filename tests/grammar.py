@@ -42,7 +42,7 @@ ASIDE = {"ext_notify", "ext_waiting", "panel_open", "panel_render", "panel_close
 
 
 class At(enum.Enum):
-    """Where a stream is."""
+    """Position in a stream."""
 
     IDLE = "between runs"
     ACCEPTED = "waiting for the user's message"

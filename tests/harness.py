@@ -93,7 +93,7 @@ class Zot:
         self.process.stdin.close()
 
     def read(self, *, within_s: float = PATIENCE_S) -> Frame:
-        """Return the next frame. Raise EOFError when there is none, Late when it does not come."""
+        """Return the next frame. Raise EOFError at the end, Late if it does not arrive in time."""
         frame: Frame = json.loads(self.read_line(within_s=within_s))
         self.grammar.take(frame)
         self.frames.append(frame)
@@ -153,7 +153,7 @@ class Zot:
         return said.decode()
 
     def close(self) -> None:
-        """Kill the process and close its pipes, whatever state it is in."""
+        """Kill the process and close its pipes, in any state."""
         self.process.kill()
         self.process.wait(PATIENCE_S)
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
@@ -181,7 +181,7 @@ def may_be_forked(env: Mapping[str, str]) -> bool:
 
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:
-    """Return a small environment: no home, no keys, only what a process needs to start."""
+    """Return a small environment: no home, no keys, only the variables that a process needs to start."""
     kept = {name: os.environ[name] for name in ("PATH", "TMPDIR", MARK) if name in os.environ}
     return {**kept, "LC_ALL": "C.UTF-8", **more}
 
@@ -262,7 +262,7 @@ def play(zot: Zot, conversation: str) -> None:
 
 
 def matches(value: Any, pattern: Any) -> bool:
-    """True if a value is what the pattern says; "..." is any value, and as a key any further keys."""
+    """True if a value matches the pattern; "..." matches any value, and as a key any further keys."""
     if pattern == "...":
         return True
     if isinstance(pattern, dict) and isinstance(value, dict):

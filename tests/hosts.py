@@ -45,7 +45,7 @@ class Hosts:
     def start(
         self, *flags: str, env: Mapping[str, str] | None = None, prefix: tuple[str, ...] = (), **popen: Any
     ) -> subprocess.Popen[bytes]:
-        """Start a fresh process. Its standard streams are pipes, unless ``popen`` says otherwise."""
+        """Start a fresh process. Its standard streams are pipes, unless ``popen`` has others."""
         given = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen}
         return subprocess.Popen(
             [*prefix, sys.executable, "-m", "zot", *_words(flags)],

@@ -95,7 +95,7 @@ class Call(msgspec.Struct, rename="camel"):
         return self.input_responses or {}
 
     def accepted(self, key: str) -> Mapping[str, Any] | None:
-        """Return what a person filled in; None without a valid answer."""
+        """Return the user's input; None without a valid answer."""
         match self.responses.get(key):
             case {"action": "accept", "content": dict(content)}:
                 return content

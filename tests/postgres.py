@@ -22,7 +22,7 @@ _users: list[Path] = []
 
 
 def _note(config: pytest.Config) -> Path:
-    """Return the file that says where the server is: every worker of a run has the same one."""
+    """Return the file with the server's address, the same for every worker of a test run."""
     factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
     base = factory.getbasetemp()
     return (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "postgres"

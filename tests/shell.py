@@ -19,7 +19,7 @@ from zot.cli import run
 
 
 class Said(NamedTuple):
-    """What a command wrote to its two outputs, and its exit code."""
+    """The two outputs of a command, and its exit code."""
 
     out: str
     err: str

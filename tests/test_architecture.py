@@ -124,7 +124,7 @@ def imported(path: Path) -> tuple[str, ...]:
 
 
 def calls(path: Path) -> tuple[tuple[str, int], ...]:
-    """Return what a file calls, by its last name, and on which line."""
+    """Return the calls in a file, by their last name, with their lines."""
     return seen(path)[1]
 
 
@@ -383,7 +383,7 @@ def test_every_path_in_the_readme_exists() -> None:
 
 
 def test_no_two_packages_define_the_same_function() -> None:
-    """What makes text safe, and what writes files for their owner only, is each there once."""
+    """The code that makes text safe and the code that writes private files each exist once."""
     watched = re.compile(r"^def (one_line|printable_line|write_new|write_page|_diff|summary)\(", re.MULTILINE)
     found = [name for path in FILES for name in watched.findall(path.read_text())]
     assert len(found) == len({*found})

@@ -1,4 +1,4 @@
-"""Messages: what the provider needs and what clients see."""
+"""Messages: the form that providers get and the form that clients get."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Call(NamedTuple):
 
 
 def calls(trace: Path) -> list[Call]:
-    """Return the calls that succeeded, in the order in which they came to their end."""
+    """Return the calls that succeeded, in the order in which they ended."""
     begun: dict[str, str] = {}
     found: list[Call] = []
     for line in trace.read_text(errors="replace").split("\n"):

@@ -1,4 +1,4 @@
-"""Secrets are planted wherever zot may have one, everything goes wrong, and none of them is found again."""
+"""Secrets are planted wherever zot may have one, every operation fails, and no output contains any of them."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ BASE_URL = "http://model.invalid"
 
 
 def forms(secret: str) -> Iterator[bytes]:
-    """Yield what a secret may look like: as it is, half of it, percent-encoded, or inside of something in base64."""
+    """Yield the forms of a secret: as it is, half of it, percent-encoded, or inside a base64 text."""
     yield from (secret[:20].encode(), secret[-18:].encode(), quote(secret, safe="").encode())
     for shift in range(3):
         yield b64encode(b" " * shift + secret.encode())[4:-4]
 
 
 def leaks(*texts: bytes) -> list[str]:
-    """Return the places whose secrets can be seen."""
+    """Return the places whose secrets can leak into output."""
     return [place for place, secret in SECRETS.items() if any(form in text for form in forms(secret) for text in texts)]
 
 
@@ -112,7 +112,7 @@ def stream(*parts: Any) -> tuple[int, bytes]:
 
 
 def faults(key: str) -> list[tuple[int, bytes]]:
-    """Return answers that quote the key in every way there is."""
+    """Return answers that quote the key in every form."""
     said = f"about {key} or {quote(key, safe='')}"
     error = {"type": "error", "error": {"type": key, "message": said}, "request_id": key}
     return [

@@ -1,4 +1,4 @@
-"""Approvals: the policy decides when a person is asked, and the person's decision is carried out."""
+"""Approvals: the policy decides which calls need one, and the run carries out the user's decision."""
 
 from __future__ import annotations
 

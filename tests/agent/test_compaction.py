@@ -36,7 +36,7 @@ def turn(number: int) -> list[Message]:
 
 
 async def compacted(messages: list[Message]) -> tuple[list[Message], dict[str, Any]]:
-    """Return what the conversation became, and what the model was asked."""
+    """Return the compacted conversation, and the request that the model got."""
     transport = FakeTransport([SUMMARY])
     session = open_session(transport, reasoning="high")
     session.replace_messages(messages)
@@ -193,7 +193,7 @@ def test_no_pair_is_ever_torn_apart(parts: list[str]) -> None:
 
 
 def _kept(messages: list[Message]) -> list[Message] | None:
-    """Return what a compaction keeps; None if there is nothing to compact."""
+    """Return the messages that a compaction keeps; None if there is nothing to compact."""
     import asyncio
 
     async def run() -> list[Message] | None:

@@ -77,7 +77,7 @@ def open_small(transport: FakeTransport, messages: list[Message], **settings: An
 
 
 def asked(transport: FakeTransport) -> list[str]:
-    """What each request was for."""
+    """Return the purpose of each request."""
     return ["summary" if b"hand-over notes" in body else "answer" for body in transport.bodies]
 
 
@@ -162,7 +162,7 @@ async def test_where_shortened_output_is_not_enough_old_messages_are_summarised(
 
 @pytest.mark.parametrize(("tokens", "summaries"), [(1000, 0), (4900, 1)])
 async def test_the_service_s_token_count_is_used(tokens: int, summaries: int) -> None:
-    """The estimate alone would say 2400 tokens."""
+    """The estimate alone would be 2400 tokens."""
     transport = FakeTransport([counted(tokens, claude.text("one"))])
     session = open_small(transport, [user(400) for _ in range(6)])
     await talk(session)
@@ -219,7 +219,7 @@ async def test_a_conversation_that_cannot_be_shortened_ends_with_a_clear_error()
 
 
 async def test_compactions_are_rare_and_requests_stay_bounded() -> None:
-    """One prompt of 60 turns, each of which adds a tenth of what fits."""
+    """One prompt of 60 turns, each of which adds a tenth of the window."""
 
     async def look(args: dict[str, Any], context: ToolContext) -> Output:
         return (TextBlock("." * 2000),)
@@ -379,7 +379,7 @@ async def test_a_summary_counts_towards_the_budget() -> None:
     ("tokens", "allowed"), [(10, 12_000), (7000, 12_000), (10_000, 9480), (18_000, 4096), (30_000, 12_000)]
 )
 async def test_an_answer_gets_only_the_free_part_of_the_window(tokens: int, allowed: int) -> None:
-    """Unless there is none at all: then the window is not what we were told."""
+    """Without any message left, the window is smaller than configured."""
     model = Model("m", "anthropic", 20_000, 12_000, reasoning=False)
     transport = FakeTransport()
     session = open_small(transport, [user(tokens)], models=[model], model="m", auto_compact=AutoCompact(on=False))

@@ -1,4 +1,4 @@
-"""The system prompt says who, when and where."""
+"""The system prompt names the agent, the date and the directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bash tool under `--lock`, with what attackers compile or script."""
+"""The bash tool under `--lock`, with programs that attackers compile or script."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def locked(
     protected: Sequence[str] = (),
     groups: bool = False,
 ) -> str:
-    """Run a command under the lock and return all that it said, whether or not it failed."""
+    """Run a command under the lock and return all of its output, whether or not it failed."""
     processes: Processes = Groups() if groups else open_processes()
     around = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nowhere", MARK: os.environ.get(MARK, ""), **(env or {})}
     tool = Bash(processes, sandbox=Sandbox(hidden=hidden, net=net, variables=(MARK,), protected=protected))

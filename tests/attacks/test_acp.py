@@ -1,4 +1,4 @@
-"""A hostile repository or model in an editor: the title by which a person approves shows what runs."""
+"""A hostile repository or model in an editor: the title of an approval shows the command that runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit log: a flood of what does not matter takes nothing out that does, and a log that is not whole says so."""
+"""The audit log: a flood of minor calls evicts no important entry, and `verify` notices a damaged log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VIEWER = Identity("ws", token="viewer")
 
 
 class Mute:
-    """A wire of a client to which nothing is sent."""
+    """A wire of a client that gets no messages."""
 
 
 def at_once(action: Any) -> None:

@@ -1,4 +1,4 @@
-"""The packages that developers and CI install: none that is not pinned with its hash gets in, not even to build zot."""
+"""The packages that developers and CI install: each is pinned with its hash, also those that build zot."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def normalised(name: str) -> str:
 
 @needs("make")
 def test_every_installation_checks_hashes_or_looks_nowhere(tmp_path: Path) -> None:
-    """The second one installs zot itself, with what the first has installed."""
+    """The second one installs zot itself, with the tools that the first installed."""
     command = ["make", "-n", "-B", f"VENV={tmp_path}/venv", f"PYTHON={sys.executable}", f"{tmp_path}/venv/.installed"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
     packages, zot = [line.split() for line in said.split("\n") if "pip install" in line]
@@ -54,7 +54,7 @@ def test_every_installation_checks_hashes_or_looks_nowhere(tmp_path: Path) -> No
 
 
 def test_a_release_is_tried_with_packages_of_the_lock_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not with the newest versions in an index: CI and maintainers who publish both run this."""
+    """Pins versions: CI and maintainers who publish both run this."""
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     release = importlib.import_module("release")
     ran: list[list[str]] = []
@@ -77,7 +77,7 @@ def test_a_release_is_tried_with_packages_of_the_lock_alone(tmp_path: Path, monk
 
 
 def test_no_other_command_installs_packages() -> None:
-    """In the scripts of CI and in the Makefile; `scripts` is what these call."""
+    """In the scripts of CI, in the Makefile, and in `scripts`, which these call."""
     lines = [*(ROOT / "Makefile").read_text().split("\n"), *(ROOT / ".ci" / "run").read_text().split("\n")]
     found = [
         line for line in lines if re.search(r"\b(pip3?|pipx|uv|npm|npx|yarn|cargo|go) (install|add|ci|run|get)\b", line)

@@ -74,7 +74,7 @@ for frame in frames():
 
 
 async def is_unharmed(page: Page, face: Face) -> None:
-    """Fail if a text became more than text, or anything left the machine's own page."""
+    """Fail if a text became markup or script, or if the page sent a request to another machine."""
     assert await page.run("window.hacked") is None
     assert await page.run(MADE) == 0
     assert {one.split("/")[2] for one in page.requested if not one.startswith("blob:")} == {f"127.0.0.1:{face.port}"}

@@ -64,7 +64,7 @@ async def test_the_call_that_the_guard_finally_allows_runs(tmp_path: Path) -> No
 
 
 async def test_guards_that_never_agree_block(tmp_path: Path) -> None:
-    """Each changes what the other has made of it, for ever."""
+    """Each guard changes the result of the other, for ever."""
     guard = CHANGER.replace('"assistant_message"]', '"assistant_message"], on_failure="block"').replace(
         "COMMAND", "repr(frame) + NAME"
     )

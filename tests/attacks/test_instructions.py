@@ -1,4 +1,4 @@
-"""A clone whose instructions and skills are links: what they lead to must not get to the model."""
+"""A clone whose instructions and skills are links: the linked files must not reach the model."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_user_s_own_file_may_be_a_link_but_not_to_the_kernel(clone: Path, tm
 def test_a_link_planted_during_the_read_is_not_followed(
     name: str, clone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worst moment: when it has been looked at, and before it is opened."""
+    """The worst moment: between the check and the opening."""
     (clone / "docs" / "AGENTS.md").write_text("inside")
     (clone.parent / "outside" / "AGENTS.md").write_text("s3cret")
     path, target = (clone / "docs", "../outside") if name == "docs" else (clone / "docs" / name, "../../outside/key")

@@ -1,4 +1,4 @@
-"""MCP servers of a hostile project: nothing runs that was not trusted, and no key gets out."""
+"""MCP servers of a hostile project: no untrusted program runs, and no key leaks."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_trust_shows_what_it_covers_and_nothing_is_obeyed(
 
 
 class Issuers:
-    """A server that names ``issuer`` as its authorization server, and all issuers; remembers what each was sent."""
+    """A server that names ``issuer`` as its authorization server, and all issuers; records the requests to each."""
 
     def __init__(self) -> None:
         self.issuer = "http://127.0.0.1:1001"

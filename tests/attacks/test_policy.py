@@ -1,4 +1,4 @@
-"""Policies: what looks like reading does not write or execute, and no path argument escapes its rule."""
+"""Policies: a call that seems to read neither writes nor executes, and no path argument escapes its rule."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def spoil_hook(repo: Path) -> None:
 
 
 def spoil_submodule(repo: Path) -> None:
-    """Have a submodule whose own configuration runs something."""
+    """Return a submodule whose own configuration runs a command."""
     inner = repo / "inner"
     inner.mkdir()
     git(inner, "init", "-q")
@@ -185,7 +185,7 @@ def spoil_submodule(repo: Path) -> None:
 
 
 def spoil_bare(repo: Path) -> None:
-    """Have the files of a bare repository where git is run, as a clone can."""
+    """Put the files of a bare repository into git's working directory, as a clone can."""
     (repo / ".git").rename(repo / "away")
     git(repo, "init", "-q", "--bare", ".")
     with open(repo / "config", "a") as file:
@@ -193,7 +193,7 @@ def spoil_bare(repo: Path) -> None:
 
 
 def spoil_bare_elsewhere(repo: Path) -> None:
-    """Have the file of a bare repository that says where the others are."""
+    """Return the file of a bare repository that points to the other repositories."""
     (repo / ".git").rename(repo / "away")
     (repo / "HEAD").write_text("ref: refs/heads/main\n")
     (repo / "commondir").write_text("away\n")
@@ -201,7 +201,7 @@ def spoil_bare_elsewhere(repo: Path) -> None:
 
 
 def spoil_with_blank(repo: Path) -> None:
-    """Have two directories for the configuration, of which git takes the one whose name ends in a blank."""
+    """Make two directories for the configuration; git uses the one whose name ends in a blank."""
     for name in ("theirs", "theirs "):
         for part in ("objects", "refs"):
             (repo / name / part).mkdir(parents=True)
@@ -377,7 +377,7 @@ def _linked_packs(repo: Path, other: Path) -> None:
 def test_a_repository_that_points_to_another_one_is_not_read(
     lead: Callable[[Path, Path], None], repo: Path, tmp_path: Path
 ) -> None:
-    """The user's other repositories are outside of the directory; an archive can bring such a `.git` along."""
+    """The user's other repositories are outside of the directory; an archive may contain a `.git` that names them."""
     other = tmp_path / "other"
     shutil.copytree(repo, other)
     (other / "secret").write_text("s3cret\n")

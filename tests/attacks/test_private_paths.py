@@ -1,4 +1,4 @@
-"""What zot keeps for itself: every path of the one list, for every tool and every confined program."""
+"""zot's private paths: every path of the one list, for every tool and every confined program."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ BEFORE, LATER, REPLACED = "before the sandbox", "after the sandbox has started",
 
 
 class _Attempts:
-    """A home with something at each private path, and the paths that were reached, by who tried and when."""
+    """A home with a file at each private path, and the paths reached, by program and moment."""
 
     def __init__(self, top: str) -> None:
         self.home = f"{top}/home"
@@ -228,7 +228,7 @@ async def test_no_file_tool_reaches_it_under_a_lock(name: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("name", [*NAMES, "/proc/self/environ", "/dev/mem", "/sys/kernel"])
 def test_no_file_tool_reaches_it_for_a_stranger(name: str, tmp_path: Path) -> None:
-    """Whatever the policy: the one here allows everything."""
+    """The policy does not matter: the one here allows everything."""
     config = _config(str(tmp_path), policy=("*=allow",))
     home = str(tmp_path / "home")
     policy: Policy = approvals_of(OpenRequest(config=config, guarded=True), cwd=home, key="k").policy

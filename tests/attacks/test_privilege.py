@@ -1,4 +1,4 @@
-"""The run of the attacks without rights: it has none, sees the interpreter, and says so where a machine prevents it."""
+"""The run of the attacks without rights: it has none, runs the interpreter, and reports a machine that prevents it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _run(*before: str, python: str = sys.executable, env: dict[str, str], ask: s
 
 @needs_no_rights
 def test_the_run_without_rights_has_none() -> None:
-    """Else no other test would show what holds a user without them."""
+    """No other test would show the protection of a user without them."""
     status = Path("/proc/self/status").read_text().splitlines()
     capabilities = {line for line in status if line.startswith(("CapPrm:", "CapEff:", "CapAmb:"))}
     assert {int(line.split()[1], 16) for line in capabilities} == {0}

@@ -117,7 +117,7 @@ async def test_git_still_works_and_runs_nothing_that_was_planted(tmp_path: Path)
 
 @needs("bwrap", "git")
 async def test_git_runs_nothing_from_a_repository_below(tmp_path: Path) -> None:
-    """It goes there from above if the index says that it is a submodule. One was there before, one is planted."""
+    """git enters it from above if the index has it as a submodule. One existed before, one is planted."""
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1"}
     work, who = tmp_path / "work", "-c user.name=x -c user.email=x@x"
     evil = f"touch {tmp_path}/ran"

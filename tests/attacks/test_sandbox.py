@@ -143,7 +143,7 @@ async def test_a_sandbox_gets_a_session_keyring_of_its_own() -> None:
 
 @needs("bwrap")
 async def test_the_first_process_of_the_sandbox_is_filtered_like_the_others(tmp_path: Path) -> None:
-    """Else it could be made to do what the others may not."""
+    """It could otherwise act for programs that lack its rights."""
     text = await locked("grep -h Seccomp: /proc/1/status /proc/self/status", tmp_path)
     assert text.count("Seccomp:\t2") == 2
 

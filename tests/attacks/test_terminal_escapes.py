@@ -1,4 +1,4 @@
-"""Text of models, extensions, repositories and errors on a terminal: nothing in it is obeyed. Elsewhere it is raw."""
+"""Text of models, extensions, repositories and errors on a terminal is escaped. Elsewhere it is raw."""
 
 from __future__ import annotations
 

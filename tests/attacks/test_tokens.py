@@ -1,4 +1,4 @@
-"""Tokens with roles: a token does what its roles say, in the sessions to which it is bound, until it is revoked."""
+"""Tokens with roles: a token allows its roles' methods, in the sessions to which it is bound, until it is revoked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trusted extension of a project that is changed afterwards."""
+"""A project's trusted extension that changes afterwards."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_trust_for_one_run_is_for_what_was_there_when_it_began(project: Pr
 
 
 async def test_data_is_not_taken_from_the_project_and_outlives_a_change(tmp_path: Path) -> None:
-    """What a pull brings as data would otherwise get into an extension that was trusted before."""
+    """Data of a pull would otherwise reach an extension that the user trusted before."""
     project = Project(tmp_path)
     (project.extension.directory / "data" / "heard").write_text("planted\n")
     project.trust()

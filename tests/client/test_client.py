@@ -1,4 +1,4 @@
-"""A client of a real daemon: nothing is lost and nothing comes twice, whatever becomes of the connection."""
+"""A client of a real daemon: no event is lost or repeated, however the connection fails."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def home(tmp_path: Path) -> Path:
 
 
 async def until_done(session: ClientSession, after: int = 0) -> list[tuple[int, AgentEvent]]:
-    """Return what happened in a session, from a number to the first end of a turn."""
+    """Return the events of a session, from a number to the first end of a turn."""
     heard = []
     async with aclosing(session.follow(after)) as events:
         async for seq, event in events:

@@ -26,7 +26,7 @@ def zot(*words: str, redirect: str = "") -> subprocess.CompletedProcess[str]:
 
 
 def quick(line: str) -> subprocess.CompletedProcess[str]:
-    """Run a line without anything that a shell would have to do, from a process that has zot loaded."""
+    """Run a line without shell syntax, from a process that has zot loaded."""
     done = forked.run(shlex.split(line), env=os.environ)
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 

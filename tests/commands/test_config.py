@@ -1,4 +1,4 @@
-"""`zot config`: how an agent works and where each setting comes from; and `--agent`, which picks one."""
+"""`zot config`: an agent's settings and the source of each; and `--agent`, which selects one."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def test_an_agent_that_is_not_there_answers_nothing(configured: Shell, command: 
 
 def test_a_session_continues_with_the_named_agent_or_with_its_own(configured: Shell) -> None:
     def say(*words: str) -> tuple[str, bool]:
-        """Return how much the model was to think, and if it was to speak in verse."""
+        """Return the reasoning level of the request, and whether the prompt asks for verse."""
         record = configured.cwd / "asked"
         said = configured.run("-p", "!echo hi", "--session", "s", "--record", str(record), *words)
         assert (said.out, said.err, said.code) == ("hi\n", "", 0)

@@ -1,4 +1,4 @@
-"""`zot daemon` as a process: how it begins and ends, what a crash leaves, and who takes over."""
+"""`zot daemon` as a process: its start and end, the traces of a crash, and its successor."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ async def test_a_client_killed_at_every_update_has_them_all_after_it_returns(dae
     seen: list[Frame] = []
 
     def visit(_: Callable[[], None]) -> str:
-        """Hear one update more, tell it, and be killed."""
+        """Receive one more update, report it, and get killed."""
         with socket.socket(socket.AF_UNIX) as client, client.makefile("rb") as lines:
             client.connect(daemons.path)
             after = seen[-1]["seq"] if seen else 0

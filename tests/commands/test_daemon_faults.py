@@ -69,7 +69,7 @@ async def test_on_a_full_disk_turns_fail_with_the_reason_and_succeed_once_there_
 
 
 async def test_a_turn_whose_first_rows_do_not_fit_ends_with_its_prompt_id(daemons: Daemons) -> None:
-    """What says that a run begins is small, and fits; the prompt does not."""
+    """The rows that begin a run are small and fit; the prompt does not."""
     daemon = daemons.start()
     caller, other = await daemons.caller(), await daemons.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")

@@ -30,7 +30,7 @@ async def daemons(tmp_path: Path, fork_server: ForkServer) -> AsyncIterator[Daem
 
 
 async def curious(daemons: Daemons) -> Caller:
-    """Return a client that has a turn running, and wants to hear of the daemon's end."""
+    """Return a client that has a turn running, and subscribes to the daemon's end."""
     caller = await daemons.caller()
     await caller.get("initialize", features=["stopping"])
     await caller.get("session/new", agentAlias="default", sessionId="s")

@@ -1,4 +1,4 @@
-"""A daemon whose socket was removed: it stays reachable, and until then everybody says the same of it."""
+"""A daemon whose socket was removed: it becomes reachable again, and until then every command reports the same."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def daemons(tmp_path: Path, fork_server: ForkServer) -> AsyncIterator[Daem
 
 
 async def said(command: Forked) -> tuple[int | None, str]:
-    """Return the exit code of a command, and all that it says."""
+    """Return the exit code of a command, and all of its output."""
     out, err = await asyncio.to_thread(command.communicate)
     return command.returncode, (out + err).decode()
 

@@ -1,4 +1,4 @@
-"""`zot ext new`, `test` and `run`: what helps to write an extension."""
+"""`zot ext new`, `test` and `run`: tools for authors of extensions."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ def until(process: subprocess.Popen[bytes], end: bytes, descriptor: int | None =
 
 
 def elsewhere(place: Path) -> Path:
-    """Copy zot and what its SDK needs into ``place``."""
+    """Copy zot and the modules that its SDK needs into ``place``."""
     for name in ("zot", "msgspec"):
         source = find_spec(name)
         assert source is not None

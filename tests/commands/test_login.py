@@ -1,4 +1,4 @@
-"""`zot login` and `zot logout`: asked without echo, tried once, stored for us alone, and never shown."""
+"""`zot login` and `zot logout`: keys are read without echo, tried once, stored privately, and never shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which conversation a prompt in a shell belongs to, and what becomes of one that is cut off."""
+"""The conversation that a prompt in a shell belongs to, and the recovery of one that was cut off."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ORDER = ("first", "second", "third")
 
 
 def spoken(shell: Shell, session: str) -> list[tuple[str, str]]:
-    """Return who said what in a session, calls and results aside."""
+    """Return the texts of a session with their roles, without calls and results."""
     rows = shell.told("show", session)
     return [
         (row["role"], block["text"])
@@ -144,7 +144,7 @@ def test_without_a_home_the_prompt_is_still_answered(shell: Shell) -> None:
 
 
 def running(shell: Shell, *flags: str) -> subprocess.Popen[bytes]:
-    """Start a prompt whose tool does not come to its end, and wait until it runs."""
+    """Start a prompt whose tool does not end, and wait until it runs."""
     process = shell.start("--json", "!bash touch begun; sleep 600", *LAB, *flags)
     assert eventually((shell.cwd / "begun").exists)
     return process

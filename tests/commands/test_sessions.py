@@ -483,7 +483,7 @@ def test_a_backup_names_damage_that_sqlite_reports_as_something_else(shell: Shel
 
 
 def test_sessions_can_be_read_on_a_full_disk(shell: Shell) -> None:
-    """SQLite needs a shared-memory file, for which there is no room, if no other process has the journal open."""
+    """If no other process has the journal open, SQLite needs a shared-memory file, for which there is no room."""
     shell.ask("!echo Hello there", "--session", "s")
     journal = shell.home / "journal.db"
     with no_file_grows():

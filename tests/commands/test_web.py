@@ -64,7 +64,7 @@ def read_all(screen: int) -> str:
 
 
 def scanned(lines: Sequence[str], path: Path, scale: int = 4) -> str:
-    """Return what a camera reads from lines of half blocks, by a program that is not ours."""
+    """Return the text that a camera reads from lines of half blocks, decoded by an independent program."""
     plain = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in lines if line.strip()]
     halves = [[cell in half for cell in line] for line in plain for half in ("█▀", "█▄")]
     rows = [bytes(0 if dark else 255 for dark in row for _ in range(scale)) for row in halves for _ in range(scale)]

@@ -1,4 +1,4 @@
-"""Where the daemon is: the order of what says so, what cannot be, and the names of pipes."""
+"""Paths of the daemon: precedence of settings, impossible paths, and the names of pipes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tools may do: the first rule that matches decides."""
+"""Policies for tools: the first rule that matches decides."""
 
 from __future__ import annotations
 

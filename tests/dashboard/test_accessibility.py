@@ -32,7 +32,7 @@ x = 1  # why
 
 
 async def violations(page: Page) -> list[str]:
-    """Return what axe-core finds. The page's own policy forbids foreign scripts: it is run beside the page."""
+    """Return axe-core's findings. It runs beside the page, whose own policy forbids foreign scripts."""
     tree = await page.send("Page.getFrameTree")
     world = await page.send("Page.createIsolatedWorld", frameId=tree["frameTree"]["frame"]["id"], worldName="axe")
     context = world["executionContextId"]

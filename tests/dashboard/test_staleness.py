@@ -1,4 +1,4 @@
-"""A page that was cut off, frozen or overtaken shows what the journal has: no gap, no repetition."""
+"""A page that was cut off, frozen or overtaken shows the journal's events: no gap, no repetition."""
 
 from __future__ import annotations
 

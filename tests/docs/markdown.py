@@ -1,4 +1,4 @@
-"""The fenced blocks of a Markdown page, with where they stand."""
+"""The fenced blocks of a Markdown page, with their places."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Block(NamedTuple):
-    """One fenced block: its text, its line in the page, and the heading it stands under."""
+    """One fenced block: its text, its line in the page, and its heading."""
 
     text: str
     line: int
@@ -15,7 +15,7 @@ class Block(NamedTuple):
     language: str
 
     def id(self) -> str:
-        """Return what names it in a test run."""
+        """Return its name in a test run."""
         return f"{self.heading}, line {self.line}"
 
 
@@ -34,7 +34,7 @@ def blocks(page: str, language: str) -> list[Block]:
 
 
 def anchors(page: str) -> set[str]:
-    """Return what a link can point at: the headings, as GitHub spells them."""
+    """Return the targets of links: the headings, as GitHub spells them."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

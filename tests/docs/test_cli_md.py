@@ -1,4 +1,4 @@
-"""reference/cli.md and the manual pages are what scripts/manual.py makes of the tables of the commands."""
+"""reference/cli.md and the manual pages equal the output of scripts/manual.py for the commands' tables."""
 
 from __future__ import annotations
 

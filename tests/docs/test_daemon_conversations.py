@@ -1,4 +1,4 @@
-"""The conversations of docs/reference/daemon.md, held with a daemon: it answers every one of them as it is written."""
+"""The conversations of docs/reference/daemon.md, held with a daemon: its answers equal those of the page."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def watched(daemon: Running) -> Caller:
 
 
 async def prompted(daemon: Running) -> Caller:
-    """Its prompt calls a tool; it has heard everything before that."""
+    """Its prompt calls a tool; it has received everything before that."""
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s1")
     caller.call("session/prompt", sessionId="s1", prompt=ASKING)

@@ -40,12 +40,12 @@ def needless(field: FieldInfo) -> bool:
 
 
 def absent(field: FieldInfo) -> bool:
-    """True of a part of an answer that is not always there; what else has a default is written all the same."""
+    """True of an optional part of an answer; other fields with a default are always written."""
     return field.default is msgspec.UNSET
 
 
 def row(method: Method) -> str:
-    """Return the line of the table of methods, as it must be."""
+    """Return the line of the table of methods that the page must have."""
     errors = f" Errors: {', '.join(f'`{code}`' for code in method.errors)}." if method.errors else ""
     local = " Over the local socket only." if method.local else ""
     names = fields(method.params, needless), fields(method.result, absent)

@@ -1,4 +1,4 @@
-"""docs/explanation/architecture.svg is what scripts/diagram.py draws from the import table."""
+"""docs/explanation/architecture.svg equals the drawing of scripts/diagram.py from the import table."""
 
 from __future__ import annotations
 

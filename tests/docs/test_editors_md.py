@@ -24,7 +24,7 @@ _INITIALIZE = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protoco
 
 
 def answer(tmp_path: Path, fork_server: ForkServer, command: list[str]) -> Any:
-    """Return what a command answers to initialize, run as an editor would."""
+    """Return a command's answer to initialize, started as by an editor."""
     assert command[0] == "zot"
     process = fork_server.fork(command[1:], tmp_path, environment({"ZOT_HOME": str(tmp_path)}))
     output, errors = process.communicate(_INITIALIZE)

@@ -1,4 +1,4 @@
-"""What docs/reference/extensions-cli.md shows of a shell happens in one; it describes every subcommand and flag."""
+"""Every shell block of docs/reference/extensions-cli.md runs as shown; it describes every subcommand and flag."""
 
 from __future__ import annotations
 

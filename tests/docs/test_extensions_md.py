@@ -72,7 +72,7 @@ def blocked(happenings: list[PeerEvent]) -> str:
 
 
 def told(peer: ExtensionPeer, frame: wire.AnyToExtension, happenings: list[PeerEvent]) -> bytes:
-    """Make zot send such a frame, and return it."""
+    """Make zot send a frame of this type, and return it."""
     match frame:
         case wire.HelloAck():
             [reply] = [happening.reply for happening in happenings if isinstance(happening, Greeted)]

@@ -13,7 +13,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROO
 
 
 def links(page: Path) -> list[tuple[Path, str]]:
-    """Return where the links of a page lead: a file, and an anchor in it or ""."""
+    """Return the targets of a page's links: a file, and an anchor in it or ""."""
     found = re.findall(r"\]\(([^)#]*)#?([^)]*)\)", page.read_text())
     return [((page.parent / file).resolve() if file else page, anchor) for file, anchor in found]
 

@@ -1,4 +1,4 @@
-"""Every command in docs/reference/models.md prints what stands there, and its conversation goes as it is written."""
+"""Every command in docs/reference/models.md prints the text shown, and its conversation runs as written."""
 
 from __future__ import annotations
 

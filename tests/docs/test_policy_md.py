@@ -1,4 +1,4 @@
-"""docs/reference/policy.md: its rules are rules, its sets exist, and its examples are decided as it says."""
+"""docs/reference/policy.md: its rules parse, its sets exist, and its examples are decided as described."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every program in the pages runs and prints what stands below it."""
+"""Every program in the pages runs and prints the text below it."""
 
 from __future__ import annotations
 

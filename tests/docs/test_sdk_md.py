@@ -1,4 +1,4 @@
-"""Everything there is to use has its place in docs/reference/sdk.md."""
+"""docs/reference/sdk.md describes every public name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tutorials and how-tos work as they are written, and no block of them escapes the tests."""
+"""The tutorials and how-tos work as written, and every block is tested."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ WORDS = "".join(f"w{number} " for number in range(20))
 
 
 class Ended(NamedTuple):
-    """What a client has come to."""
+    """The final state of a client."""
 
     code: int
     out: str
@@ -193,7 +193,7 @@ def run(client: Command, place: Place, *words: str, path: Path | None = None) ->
 
 
 def prompts(place: Place, session: str) -> list[object]:
-    """Return what users have said in a session."""
+    """Return the prompts of users in a session."""
     messages = place.call("session/messages", sessionId=session)["messages"]
     assert isinstance(messages, list)
     return [message["content"] for message in messages if message["role"] == "user"]

@@ -68,7 +68,7 @@ def test_systemd_finds_no_fault_in_a_unit(name: str, scope: str, place: Path) ->
 
 
 class Heard(NamedTuple):
-    """What the model service is asked with."""
+    """A request to the model service."""
 
     url: str
     keys: list[str]

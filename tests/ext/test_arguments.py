@@ -18,7 +18,7 @@ class Unit(enum.Enum):
 
 
 class Place(msgspec.Struct):
-    """Where something is."""
+    """A place in a file."""
 
     name: str
     height: int = 0

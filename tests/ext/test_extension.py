@@ -238,7 +238,7 @@ def test_a_tool_with_its_own_schema_gets_the_arguments_unchanged(extension: Exte
 
     @extension.tool("raw", schema=schema)
     def raw(args: dict[str, Any]) -> Any:
-        """Say it back."""
+        """Repeat a text."""
         return args
 
     with Client(extension) as client:

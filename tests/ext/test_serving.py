@@ -1,4 +1,4 @@
-"""Extensions written with the SDK as the processes they are: how fast they greet, and what runs beside what."""
+"""Extensions written with the SDK as real processes: how fast they greet, and which handlers run concurrently."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_an_extension_that_cannot_be_set_up_exits_with_the_reason(tmp_path: Path
 
 
 def test_few_modules_are_loaded_before_hello(tmp_path: Path) -> None:
-    """By then it may have loaded msgspec, what threads need, and our wire; asyncio only once a coroutine runs."""
+    """By then it may have loaded msgspec, the modules for threads, and our wire; asyncio only once a coroutine runs."""
     program = (
         "import sys, msgspec\nbefore = {*sys.modules}\nimport zot.ext\nx = zot.ext.Extension('x')\n"
         "@x.tool\ndef t(city: str) -> str: return city\n"

@@ -1,4 +1,4 @@
-"""The TypeScript SDK: what can be checked without Node, and its own tests where there is one."""
+"""The TypeScript SDK: checks that need no Node, and its own tests where Node is installed."""
 
 from __future__ import annotations
 

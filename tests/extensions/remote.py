@@ -21,11 +21,11 @@ class Remote:
         self._news = asyncio.Event()
 
     async def says(self, *frames: dict[str, Any]) -> None:
-        """Let it say frames, in one piece."""
+        """Let it send frames, in one piece."""
         await self.link.bring(b"".join(json.dumps(frame).encode() + b"\n" for frame in frames))
 
     async def hears(self, kind: str) -> dict[str, Any]:
-        """Wait until it has heard a frame of a type, and return the first."""
+        """Wait until it has received a frame of a type, and return the first."""
         while True:
             for frame in self.heard:
                 if frame["type"] == kind:

@@ -1,4 +1,4 @@
-"""Real extensions in a real session: small scripts, what they hear, and what everybody sees of them."""
+"""Real extensions in a real session: small scripts, the frames they receive, and their effects for subscribers."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ class Extension:
         (self.directory / "extension.json").write_text(json.dumps(described))
 
     def heard(self) -> list[dict[str, Any]]:
-        """Every frame that has come to it, but who it talks to."""
+        """Every frame that the extension has received, without the greeting."""
         path = self.directory / "data" / "heard"
         lines = path.read_text().split("\n") if path.exists() else []
         frames = [json.loads(line) for line in lines if line]
         return [frame for frame in frames if frame["type"] != "hello_ack"]
 
     def heard_types(self) -> list[str]:
-        """What kinds of frames have come to it; of events which."""
+        """The types of the frames it received; for events, the type of the event."""
         return [
             frame.get("event", frame["type"]) + (" ?" if "intercept" in frame["type"] else "") for frame in self.heard()
         ]
@@ -117,17 +117,17 @@ class Stage(Subscriber):
             await asyncio.sleep(0.005)
 
     async def until_logged(self, name: str, text: str) -> None:
-        """Wait until ``text`` stands in an extension's log."""
+        """Wait until an extension's log contains ``text``."""
         while text not in self.log(name):
             await asyncio.sleep(0.005)
 
     def notices(self) -> list[tuple[str, str]]:
-        """What extensions, or zot about them, had to say: who, and what; without which start was slow."""
+        """Notices of extensions, or about them, with their senders; without those of slow starts."""
         notices = [event for event in self.events if event["type"] == "ext_notify" and not is_wait(event)]
         return [(event["extension"], event["message"]) for event in notices]
 
     def log(self, name: str) -> str:
-        """Return what stands in an extension's log."""
+        """Return the content of an extension's log."""
         return (self.home / "logs" / f"ext-{name}.log").read_text()
 
     # A subscriber of the session.
@@ -146,10 +146,10 @@ def results(events: Sequence[dict[str, Any]]) -> list[tuple[str, bool]]:
 
 
 def typed(events: Sequence[dict[str, Any]]) -> list[str]:
-    """What kinds of events these are; without who was waited for, which is up to the machine."""
+    """Return the types of events, without notices of slow extensions, which depend on the machine."""
     return [event["type"] for event in events if not is_wait(event)]
 
 
 def is_wait(event: dict[str, Any]) -> bool:
-    """Tell if an event says that an extension is waited for, which is up to the machine."""
+    """Tell if an event reports a slow extension, which depends on the machine."""
     return event["type"] == "ext_waiting" or str(event.get("message")).startswith("waiting for extension")

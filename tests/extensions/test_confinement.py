@@ -1,4 +1,4 @@
-"""Extensions that declare what they may do, in a sandbox that knows nothing else."""
+"""Extensions that declare permissions, in a sandbox that grants nothing else."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def place(tmp_path: Path) -> Place:
 
 
 async def tried(stage: Stage, *attempts: str) -> list[str]:
-    """Let the extension evaluate ``attempts`` and return what came of each."""
+    """Let the extension evaluate ``attempts`` and return the result of each."""
     [(text, is_error)] = results(
         await stage.prompt(f"call probe {json.dumps({'attempts': attempts})} ;; --- ;; say done")
     )

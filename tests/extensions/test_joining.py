@@ -53,7 +53,7 @@ def found(frame: dict[str, Any]) -> dict[str, Any]:
 
 @asynccontextmanager
 async def joinable(tmp_path: Path, *, reloadable: bool = False, **settings: Any) -> AsyncIterator[Extensions]:
-    """What a session that has no extensions of its own lets others join."""
+    """A session without extensions of its own that others may join."""
     env = {"ZOT_HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}
     config = Config(provider="lab", cwd=str(tmp_path), env=env, **settings)
     resources = SharedResources()

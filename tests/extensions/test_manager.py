@@ -1,4 +1,4 @@
-"""Extensions in a session: asked in order, notified in order, without delaying a run."""
+"""Extensions in a session: each decides in order, gets events in order, and delays no run."""
 
 from __future__ import annotations
 

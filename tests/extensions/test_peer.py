@@ -1,4 +1,4 @@
-"""Conversations with an extension, from zot's side, in which nothing is read, written or waited for."""
+"""Conversations with an extension, from zot's side, without any I/O or waiting."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ CLOSED = frozenset({"tool_call"})
 
 
 class Talk:
-    """One extension at the other end of nothing, at a time that the test sets."""
+    """One extension without a connection, at a time that the test sets."""
 
     def __init__(self, *frames: dict[str, Any], **options: Any) -> None:
         self.now = 100.0

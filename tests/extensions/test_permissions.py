@@ -1,4 +1,4 @@
-"""What an extension may do, as its manifest says, and what zot itself holds it to."""
+"""Permissions of an extension: those of its manifest, and those that zot itself enforces."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ NOON = "2026-01-01T12:00:00.000Z"
 
 
 def suffer(what: str, path: Path) -> list[list[str]]:
-    """Return what the processes said, in words."""
+    """Return the output of the processes, split into words."""
     program = str(Path(__file__).parents[1] / "journal_crash.py")
     result = subprocess.run(
         [sys.executable, program, what, str(path)], capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False
@@ -374,7 +374,7 @@ def apply(transcript: Transcript, rows: object) -> None:
 
 
 def is_note(row: Row) -> bool:
-    """True if it stands for a message whose image was lost."""
+    """True for the placeholder of a message whose image was lost."""
     return isinstance(row, MessageAdded | MessagesReplaced) and "its data was lost" in repr(row)
 
 

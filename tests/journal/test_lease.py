@@ -68,7 +68,7 @@ def holding(path: Path) -> Iterator[Holder]:
 
 @pytest.fixture(params=["locks of the open file", "locks of the process"])
 def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the lock file is, with either kind of lock in this process; they exclude each other, too."""
+    """The place of the lock file, with either kind of lock in this process; the two kinds exclude each other, too."""
     if request.param == "locks of the process":
         monkeypatch.setattr(lease, "_SET", None)
     return tmp_path / "lock"

@@ -1,4 +1,4 @@
-"""What a loop hears of another thread: everything, in order, and woken once for all that is there."""
+"""Callbacks from another thread to a loop: all of them, in order, with one wake-up per batch."""
 
 from __future__ import annotations
 

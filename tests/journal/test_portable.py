@@ -51,7 +51,7 @@ def test_a_directory_is_stored_relative_to_the_home(path: str, home: str, told: 
 
 
 def altered(number: int, **fields: Any) -> Callable[[list[bytes]], list[bytes]]:
-    """Return what changes fields of one line; "a.b" is a field inside another."""
+    """Return an edit that changes fields of one line; "a.b" is a field inside another."""
 
     def alter(lines: list[bytes]) -> list[bytes]:
         value = json.loads(lines[number - 1])

@@ -1,4 +1,4 @@
-"""What every store of recorded sessions does: SQLite and PostgreSQL, the same rows with the same numbers."""
+"""The contract of every store of recorded sessions: SQLite and PostgreSQL, the same rows with the same numbers."""
 
 from __future__ import annotations
 

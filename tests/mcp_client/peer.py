@@ -23,7 +23,7 @@ def fail() -> str:
 
 
 def serve_http() -> None:
-    """Serve on a free port of the loopback interface, and say which."""
+    """Serve on a free port of the loopback interface, and return it."""
     import uvicorn
 
     with socket.create_server(("127.0.0.1", 0)) as listening:

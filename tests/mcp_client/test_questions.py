@@ -1,4 +1,4 @@
-"""Questions of servers to the user: asked on every surface, answered once, and declined where no user can answer."""
+"""Questions of servers to the user: shown on every surface, answered once, and declined without a user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where MCP servers come from: settings, config.toml, flags, and the project's file once it is trusted."""
+"""Sources of MCP servers: settings, config.toml, flags, and the project's file once the user trusts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every model API that can be asked: how its streams are written, and the strictest reader of its requests."""
+"""Every model API: the writer of its streams, and the strictest reader of its requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CHAT = VENDORS["lab"].chat
 
 
 class Words(Protocol):
-    """Writes the streams of an API. What a part is, only `reply` knows."""
+    """Writes the streams of an API. Only `reply` interprets the parts."""
 
     def text(self, *pieces: str) -> Any: ...
     def thinking(self, *pieces: str, signature: str) -> Any: ...

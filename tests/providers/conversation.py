@@ -119,7 +119,7 @@ class _WatchedCall:
 
 
 def shape(events: Iterable[AgentEvent]) -> str:
-    """What happened after the prompt, several of a kind as one."""
+    """Return the kinds of events after the prompt, repeated ones once."""
     return " > ".join(name for name, _ in groupby(kinds(events)) if name != "user_message")
 
 

@@ -1,4 +1,4 @@
-"""What a stream comes to when a decoder is fed as a service feeds it."""
+"""Decoders fed as by a service, and the outcome."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zot.providers.base import Decoder, ModelReply, StreamEvent
 
 
 class Outcome(msgspec.Struct):
-    """What a stream came to."""
+    """The outcome of a stream."""
 
     events: list[StreamEvent]
     reply: ModelReply

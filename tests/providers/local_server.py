@@ -62,7 +62,7 @@ Play = Callable[[Peer], Awaitable[None]]
 
 
 class LocalServer:
-    """What the test sees of a running server: its port and its connections, in order."""
+    """A running server as the test sees it: its port and its connections, in order."""
 
     def __init__(self, play: Play) -> None:
         self.port = 0

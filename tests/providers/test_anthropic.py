@@ -1,4 +1,4 @@
-"""Anthropic Messages: streams become the same events however they arrive, requests are what we wrote down."""
+"""Anthropic Messages: streams become the same events however they arrive; requests equal the recorded ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever happens, and whenever: a run ends once, in order, and the next request is one the service accepts."""
+"""Faults at every moment: a run ends once, in order, and the service accepts the next request."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ class Conversation:
         self.listener.on_event = lambda event: self.grammar.take(msgspec.json.decode(encode(event)))
 
     async def go_on(self) -> None:
-        """Say everything there is to say, one after the other, until there is trouble."""
+        """Send every prompt, one after the other, until one fails."""
         await self._prompt("look at these", PNG, ImageBlock("image/tiff", b"II*"))
         for text in ("again", "think", "", "and now?"):
             if not self.troubled:
                 await (self._prompt(text) if text else self._compact())
 
     async def go_on_after_all(self) -> None:
-        """Say one more thing, compact what there is, and say another: each must be answered."""
+        """Send a prompt, compact, and send another: each must be answered."""
         self.transport.skip_to_the_end()
         for text in ("still there?", "and still?"):
             await self._prompt(text)

@@ -38,7 +38,7 @@ class Recording:
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A piece of a conversation: how many calls it has, how long its words and results are, and what else."""
+    """A piece of a conversation: its number of calls, the lengths of its texts and results, and its extras."""
 
     kind: str
     calls: int
@@ -94,7 +94,7 @@ def test_every_request_is_accepted(name: ApiName, parts: list[Part], limit: int)
 
 
 async def converse(api: Api, messages: list[Message], limit: int) -> list[bytes]:
-    """Continue a conversation that is compacted from ``limit`` tokens on; return the requests."""
+    """Continue a conversation with a compaction at ``limit`` tokens; return the requests."""
 
     async def look(args: dict[str, Any], context: ToolContext) -> Output:
         return (TextBlock("." * 3000),)

@@ -1,4 +1,4 @@
-"""A refusal becomes the error that says who can act."""
+"""A refusal becomes the error that tells the user how to act."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gemini generateContent: requests are what we wrote down, and what the service takes."""
+"""Gemini generateContent: requests equal the recorded ones, and the service accepts them."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ async def say_nothing(peer: Peer) -> None:
 
 
 def tunnel_to(server: LocalServer) -> Callable[[Peer], Awaitable[None]]:
-    """A proxy that leads every tunnel to one server, whatever name was asked for."""
+    """A proxy that leads every tunnel to one server, for any name."""
 
     async def play(peer: Peer) -> None:
         await peer.answer(TUNNEL_OPEN)

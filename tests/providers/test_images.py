@@ -1,4 +1,4 @@
-"""No conversation has more images than the service takes, and what goes, goes in large steps."""
+"""No request has more images than the service accepts; zot drops them in large steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def talk(count: int, size: int = 1) -> list[Message]:
 
 
 def shown(messages: list[Message], limits: ImageLimits = TEN) -> list[bool]:
-    """Whether each message still has its image."""
+    """Tell for each message if it still has its image."""
     sent = ImageLimiter().of(messages, limits)
     return [any(isinstance(block, ImageBlock) for block in message.content) for message in sent]
 

@@ -1,4 +1,4 @@
-"""Chat Completions: requests are what we wrote down, for every vendor, and the strictest server accepts them."""
+"""Chat Completions: requests equal the recorded ones, for every vendor, and the strictest server accepts them."""
 
 from __future__ import annotations
 
@@ -509,7 +509,7 @@ _said = st.one_of(_texts.map(TextBlock), _images)
 
 @st.composite
 def _turn(draw: st.DrawFn, number: int) -> list[Message]:
-    """What a user says, what the model answers, and what its calls came to."""
+    """A prompt of the user, the answer of the model, and the results of its calls."""
     origin = draw(st.sampled_from(["", "deepseek", "openrouter", "gemini"]))
     ids = [f"c{number}.{index}" for index in range(draw(st.integers(0, 2)))]
     blocks: list[TranscriptBlock] = [

@@ -1,4 +1,4 @@
-"""OpenAI Responses: requests are what we wrote down, and the service accepts every one of them."""
+"""OpenAI Responses: requests equal the recorded ones, and the service accepts every one of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenAI Responses: streams become the same events however they arrive, whatever is left out, doubled or late."""
+"""OpenAI Responses: streams become the same events however they arrive, with parts missing, doubled or late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One question to a service: what its answer says about the key."""
+"""One request to a service, and the verdict on the key."""
 
 from __future__ import annotations
 

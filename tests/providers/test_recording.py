@@ -1,4 +1,4 @@
-"""What a provider streamed is kept, and played again as if it were there."""
+"""A provider's stream is recorded, and replayed unchanged."""
 
 from __future__ import annotations
 

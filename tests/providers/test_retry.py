@@ -1,4 +1,4 @@
-"""When a failed call is tried again, and after how long."""
+"""Retries of failed calls, and their delays."""
 
 from __future__ import annotations
 

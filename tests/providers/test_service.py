@@ -43,7 +43,7 @@ REQUEST = ModelRequest(
 
 
 class Heard:
-    """What a call said about its retries, and how long it slept."""
+    """Records the retries that a call reported, and its sleeps."""
 
     def __init__(self) -> None:
         self.retries: list[tuple[str, int, float]] = []
@@ -638,7 +638,7 @@ async def test_an_answer_cut_before_its_last_event_is_not_a_success(api: ApiName
 
 
 class SlowResponse:
-    """An `HttpResponse` whose next bytes arrive when the test says so."""
+    """An `HttpResponse` whose next bytes arrive when the test sends them."""
 
     status = 200
     headers: Mapping[str, str] = {}

@@ -1,4 +1,4 @@
-"""models.json: the user's own models, and what the user knows better."""
+"""models.json: the user's own models, and corrections of known ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The validator must be able to say no: each of its rules, broken once."""
+"""The validator must reject requests: each of its rules, broken once."""
 
 from __future__ import annotations
 

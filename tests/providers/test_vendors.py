@@ -1,4 +1,4 @@
-"""Where a vendor is asked, and through which API."""
+"""Addresses and APIs of the vendors."""
 
 from __future__ import annotations
 

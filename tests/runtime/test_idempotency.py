@@ -55,7 +55,7 @@ async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
 
 
 class Bench:
-    """A session, and requests that come to it."""
+    """A session, and requests to it."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal

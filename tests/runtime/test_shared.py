@@ -1,4 +1,4 @@
-"""Many sessions in one process: what they share is lent, and none of them ends it for the others."""
+"""Many sessions in one process share resources, and none of them ends those for the others."""
 
 from __future__ import annotations
 

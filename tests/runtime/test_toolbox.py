@@ -1,4 +1,4 @@
-"""The tools of a session together: what each may reach under a lock."""
+"""The tools of one session: the paths that each may reach under a lock."""
 
 from __future__ import annotations
 

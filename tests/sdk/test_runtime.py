@@ -32,7 +32,7 @@ async def runtime(tmp_path: Path) -> AsyncIterator[zot.Runtime]:
 
 @pytest.fixture(autouse=True)
 async def nothing_is_left_running() -> AsyncIterator[None]:
-    """Whatever a test did, afterwards there is no task that was not there before."""
+    """Check that the test left no task."""
     before = asyncio.all_tasks()
     yield
     await until(lambda: asyncio.all_tasks() - {asyncio.current_task()} <= before)

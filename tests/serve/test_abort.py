@@ -164,7 +164,7 @@ def test_an_abort_does_not_wait_for_a_retry(zot: Callable[..., Zot]) -> None:
 
 
 def stalling_compact(directory: Path) -> Path:
-    """A script that answers prompts, and falls silent when it is asked for a summary."""
+    """A script that answers prompts, and stays silent on a request for a summary."""
     path = directory / "compact.lab"
     path.write_text("scene tools=none\nstall\nrepeat\n\nscene '(.*)'\nsay \"yes\"\n")
     assert not Script.load(str(path)).linear

@@ -74,7 +74,7 @@ def test_every_request_has_one_answer_and_nothing_follows_it(
 
 
 def take(editor: Editor, session: str, step: Any) -> int:
-    """Send what a step asks for; return the id of the request, 0 for a notification."""
+    """Send the message of a step; return the id of the request, 0 for a notification."""
     match step:
         case ("prompt", text, steers):
             return editor.start(session, text, _meta={"zot": {"steer": steers}})

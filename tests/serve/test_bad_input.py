@@ -1,4 +1,4 @@
-"""Whatever a client writes: one answer to each line, and the next line is served as if nothing had happened."""
+"""Any input of a client: one answer to each line, and the next line is served normally."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ BAD_WITH_ID = {
 
 
 def refusal(server: Zot, line: bytes) -> Frame:
-    """Return the answer to a line that is wrong; see that there is one only, and that the next line is served."""
+    """Return the answer to an invalid line; check that it is the only one, and that the next line is served."""
     server.send(line, PING)
     answer, pong = server.read(), server.read()
     assert pong == PONG

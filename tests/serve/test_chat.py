@@ -1,4 +1,4 @@
-"""Chat Completions out of the real program: lab, servers of one's own, and the vendors that speak it."""
+"""Chat Completions in the real program: lab, local servers, and the vendors that speak it."""
 
 from __future__ import annotations
 

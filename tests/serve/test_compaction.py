@@ -1,4 +1,4 @@
-"""Automatic compaction on the wire: off unless wanted, and seen only by those who asked to see it."""
+"""Automatic compaction on the wire: off unless configured, and shown only to clients that ask for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Standard error that is not read, closed, broken or full: nothing waits for it, and nothing fails because of it."""
+"""Standard error that is unread, closed, broken or full: nothing waits for it, and nothing fails because of it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def stream(kind: Callable[[], tuple[int, int]]) -> Iterator[tuple[int, Diagnosti
 
 
 def read_until(descriptor: int, is_enough: Callable[[str], bool]) -> str:
-    """Read until there is enough."""
+    """Read until there is enough text."""
     said, deadline = b"", time.monotonic() + WITHIN_S
     while not is_enough(said.decode()):
         said += read_some(descriptor, deadline)
@@ -349,15 +349,15 @@ def test_the_signals_of_a_process_with_unread_errors_end_it(tmp_path: Path) -> N
 
 
 def test_a_warning_never_reaches_the_output(tmp_path: Path) -> None:
-    """A stray print of ours goes the same way as every diagnostic."""
+    """A stray print of ours is written where every diagnostic is."""
     probe = (
-        "import sys, zot.cli, zot.commands.rpc as rpc\n"
-        "early = rpc.answer_early\n"
+        "import sys, zot.cli, zot.serve.stdio as stdio\n"
+        "early = stdio.answer_early\n"
         "def answer_early(*args):\n"
         "    import warnings\n"
         "    for _ in range(3000): print('x' * 100); warnings.warn('w' * 100 + str(_), stacklevel=1)\n"
         "    return early(*args)\n"
-        "rpc.answer_early = answer_early\n"
+        "stdio.answer_early = answer_early\n"
         "sys.argv = ['zot', 'rpc', '--provider', 'lab']\n"
         "zot.cli.main()\n"
     )

@@ -1,4 +1,4 @@
-"""Extensions of the real `zot rpc`: what a client sees of them, and that they end with it."""
+"""Extensions of the real `zot rpc`: the frames that a client gets, and their end with the process."""
 
 from __future__ import annotations
 

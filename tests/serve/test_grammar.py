@@ -15,7 +15,7 @@ FREE = {"tool_use_args", "tool_use_end", "tool_progress"}
 
 
 def verdict(frames: list[Frame]) -> str | None:
-    """Return the error in a whole stream; None if there is none."""
+    """Return the error in a whole stream; None if it is valid."""
     grammar = Grammar()
     try:
         for frame in frames:

@@ -32,7 +32,7 @@ def marked() -> str:
 
 
 def busy_in_bash(process: Zot, mark: str, *, stubborn: bool = False) -> None:
-    """Let it run a command that would take ten minutes, and wait until it does."""
+    """Let it run a command of ten minutes, and wait until it does."""
     trap = "trap '' TERM; " if stubborn else ""
     process.send(prompt(f"!bash {trap}export {mark}=1; sleep 600 & echo up; sleep 600"))
     process.until(type="tool_progress")
@@ -151,10 +151,10 @@ def unread_bytes(process: Zot) -> int:
 
 
 def test_a_signal_in_the_first_moments_ends_it_without_a_traceback(tmp_path: Path) -> None:
-    """The signal comes while it reads its first lines, before there is an event loop."""
+    """The signal arrives while zot reads its first lines, before there is an event loop."""
     probe = (
-        "import os, signal, zot.commands.rpc as rpc\n"
-        "rpc.answer_early = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "import os, signal, zot.commands.rpc as rpc, zot.serve.stdio as stdio\n"
+        "stdio.answer_early = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
         "rpc.main(['--provider', 'lab'])\n"
     )
     done = subprocess.run(
@@ -191,7 +191,7 @@ def test_it_ends_when_its_output_is_closed_while_streaming(zot: Callable[..., Zo
 
 
 def test_it_ends_when_its_client_is_killed(tmp_path: Path) -> None:
-    """The client holds both pipes; when it is gone, so are the reader and the writer."""
+    """The client holds both pipes; its exit closes the reader and the writer."""
     mark = marked()
     client = (
         "import subprocess, sys\n"
@@ -216,7 +216,7 @@ def test_it_ends_when_its_client_is_killed(tmp_path: Path) -> None:
 
 
 def test_it_ends_when_its_input_has_ended_and_its_parent_with_it(tmp_path: Path) -> None:
-    """Another process still reads its output, but its parent is gone: no process will ever stop it."""
+    """Another process still reads its output, but its parent has exited: no process will ever stop it."""
     mark = marked()
     ours, theirs = os.pipe()
     parent = (
@@ -272,7 +272,7 @@ def test_it_survives_its_parent_while_its_input_is_open(tmp_path: Path) -> None:
 
 
 def hear(descriptor: int, word: bytes) -> None:
-    """Read until a word has been said."""
+    """Read until the output contains a word."""
     heard, deadline = b"", time.monotonic() + PATIENCE_S
     while word not in heard:
         data = read_some(descriptor, deadline)

@@ -1,4 +1,4 @@
-"""One thing at a time: prompts wait their turn, steering gets a word in, and some things must not happen meanwhile."""
+"""The queue: prompts run one at a time, steering reaches the running one, and some commands are refused meanwhile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def steer(message: str, frame_id: str = "s") -> Frame:
 
 
 def said(frames: list[Frame]) -> list[str]:
-    """Return what the user said, as the stream shows it."""
+    """Return the user's messages, as the stream shows them."""
     return [frame["content"][0]["text"] for frame in frames if frame["type"] == "user_message"]
 
 
@@ -266,7 +266,7 @@ def test_clearing_keeps_the_usage(zot: Callable[..., Zot]) -> None:
 
 
 def test_another_model_is_used_from_the_next_call_on(zot: Callable[..., Zot], lab_url: str, tmp_path: Path) -> None:
-    """Each call is charged to the model that was asked, whatever has been chosen meanwhile."""
+    """Each call is charged to the model that answered it, even if the client has chosen another since."""
     process = zot("--provider", "anthropic", "--base-url", lab_url, "--api-key", "none", "--model", "claude-opus-4-1")
     process.send(prompt("!bash echo up; until [ -e go ]; do sleep 0.01; done"))
     first = next(frame for frame in process.until(type="tool_progress") if frame["type"] == "usage")

@@ -1,4 +1,4 @@
-"""Whatever a client sends, whenever: every prompt is answered, every run ends once, and frames keep their order."""
+"""Random schedules of a client: every prompt is answered, every run ends once, and frames keep their order."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Reader:
 async def hold(
     steps: Sequence[Step], features: set[str], stops: Sequence[int], api: ApiName = "anthropic"
 ) -> tuple[Session, Reader]:
-    """Send everything as the schedule says, then abort until it is quiet."""
+    """Send everything on schedule, then abort until the session is idle."""
     config = Config(provider="lab", api=api, tools=("read",), max_steps=4, env={})
     session = open_unrecorded(OpenRequest(config=config), SharedResources())
     reader = Reader(stops)

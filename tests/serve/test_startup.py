@@ -139,7 +139,7 @@ def test_the_old_spelling_works(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flags", [["--no-tools"], ["--tools", "read"], ["--tools", ""]])
 def test_tools_that_were_not_given_are_not_run(tmp_path: Path, flags: list[str]) -> None:
-    """The scripted model calls bash whatever it is offered."""
+    """The scripted model calls bash even if it is not offered."""
     given = b'{"type":"prompt","message":"!script call bash {\\"command\\": \\"touch made\\"} ;; --- ;; say done"}\n'
     done = start(tmp_path, "rpc", "--provider", "lab", *flags, given=given)
     assert b'"is_error":true' in done.stdout

@@ -191,12 +191,12 @@ def test_stray_output_of_the_process_itself_goes_to_standard_error(tmp_path: Pat
         "loop.Agent._offered = noisy(loop.Agent._offered)\n"
     )
     probe = (
-        "import sys, zot.commands.rpc as rpc\n"
-        "early = rpc.answer_early\n"
+        "import sys, zot.commands.rpc as rpc, zot.serve.stdio as stdio\n"
+        "early = stdio.answer_early\n"
         "def answer_early(*args):\n"
         "    import noisy\n"
         "    return early(*args)\n"
-        "rpc.answer_early = answer_early\n"
+        "stdio.answer_early = answer_early\n"
         "sys.exit(rpc.main(['--provider', 'lab']))\n"
     )
     done = subprocess.run(

@@ -66,7 +66,7 @@ def of_compact(frame: Frame) -> list[Frame]:
 
 
 def counting_compacts(frames: list[Frame]) -> list[Frame]:
-    """After a compact the sums are higher than the original's by what the compact took."""
+    """After a compact the sums exceed the original's by the tokens of the compact."""
     at = next(index for index, frame in enumerate(frames) if frame["type"] == "compact_done")
     for frame in frames[at + 1 :]:
         if "cumulative" in frame:
@@ -77,12 +77,12 @@ def counting_compacts(frames: list[Frame]) -> list[Frame]:
 
 
 def of_abort_in_tools(frame: Frame) -> list[Frame]:
-    """An abort says so in every phase, also after the results of a turn's tools."""
+    """An abort is reported in every phase, also after the results of a turn's tools."""
     return [frame, ABORTED] if frame["type"] == "tool_result" else [frame]
 
 
 def of_busy_until_done(frame: Frame) -> list[Frame]:
-    """`busy` is true until `done` is out; the original said false as soon as an abort had been read."""
+    """`busy` is true until `done` is written; the original reported false as soon as it had read an abort."""
     if frame.get("command") == "get_state" and frame["id"] == "4":
         frame["data"]["busy"] = True
     return [frame]
@@ -109,7 +109,7 @@ def of_helpful_refusals(frames: list[Frame]) -> list[Frame]:
 
 
 def of_another_server(frames: list[Frame]) -> list[Frame]:
-    """What a model costs at an address of one's own is not known."""
+    """The price of a model at a custom address is unknown."""
     for frame in frames:
         for counters in (frame, frame.get("cumulative", {})):
             if "cost_usd" in counters:
@@ -182,7 +182,7 @@ def test_a_recorded_conversation_is_reproduced(
 
 
 def exchanges(name: str) -> Iterator[tuple[list[bytes], list[Any]]]:
-    """Yield what the client wrote at once, and everything that it had heard before it wrote again."""
+    """Yield each message of the client with everything that it received before its next one."""
     steps = [json.loads(line) for line in (TRACES / f"{name}.ndjson").read_text().splitlines()]
     frames = [as_we_spell_it(json.loads(step["raw"])) for step in steps if step["dir"] == "s>c"]
     frames = WHOLE.get(name, list)(frames)
@@ -209,7 +209,7 @@ def unchanged(frame: Frame) -> list[Frame]:
 
 
 def retold(line: str) -> bytes:
-    """Return what the client says, with a prompt that our scripted model understands."""
+    """Return the client's message, with a prompt that our scripted model understands."""
     for original, ours in PROMPTS.items():
         start, _, word = original.partition(":")
         if start in line and word in line and '"prompt"' in line:
@@ -219,7 +219,7 @@ def retold(line: str) -> bytes:
 
 
 def hear(process: Zot, heard: list[Any], count: int) -> None:
-    """Read until ``count`` different things have been heard."""
+    """Read until ``count`` different frames have arrived."""
     while len(heard) < count:
         frame = process.read()
         if frame.get("command") == "get_models":
@@ -237,7 +237,7 @@ def note(heard: list[Any], frame: Frame) -> None:
 
 
 class Anything:
-    """Equals whatever it is compared with."""
+    """Equal to any value."""
 
     def __eq__(self, other: object) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""Nothing is shown before it is safe, whatever the disk does."""
+"""No event is shown before it is stored, whatever the disk does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE_S = 60
 
 
 async def until_quiet() -> None:
-    """Let everything happen that can happen without the disk."""
+    """Let every callback run that needs no disk."""
     for _ in range(50):
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""A run that waits for an approval outlives its process: another one resumes it where it was, and only there."""
+"""A run that waits for an approval outlives its process: another one resumes it at that call, in this journal only."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LOST = "the result was lost: the run was interrupted"
 
 
 class House:
-    """One journal, and lives of sessions in it. What their tools do is remembered over all lives."""
+    """One journal, and several sessions on it, one after the other. Records the tools' effects over all of them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -110,7 +110,7 @@ def house(tmp_path: Path) -> House:
 
 
 def changing(command: str) -> Callable[[CallBlock, dict[str, Any]], CallDecision]:
-    """Return what an extension does that has another ``command`` run."""
+    """Return the source of an extension that replaces the ``command``."""
     return lambda call, args: CallDecision({"command": command} if "command" in args else args)
 
 

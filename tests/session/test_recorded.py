@@ -271,7 +271,7 @@ async def kept_session(home: Path, transport: FakeTransport, models: Catalogue |
 async def test_the_next_request_is_the_one_that_an_uninterrupted_process_would_send(
     tmp_path: Path, interrupted: bool
 ) -> None:
-    """Images, thinking with signatures, and words that an extension changed: the provider hears the original ones."""
+    """Images, signed thinking, and texts that an extension changed: the provider gets the original ones."""
     tmp_path.joinpath("home").mkdir()
     transport = FakeTransport(list(REPLIES))
     session = await kept_session(tmp_path / "home", transport)

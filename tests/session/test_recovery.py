@@ -48,7 +48,7 @@ def found(rows: Sequence[Row]) -> Findings:
 
 
 def ending(rows: Sequence[Row]) -> Sequence[Row]:
-    """Return the rows that end the run; none if there is nothing to recover."""
+    """Return the rows that end the run; none for a clean session."""
     match found(rows):
         case Interrupted(ending=rows):
             return rows
@@ -59,7 +59,7 @@ def ending(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 class Moments(ListStore):
-    """A store that remembers how many rows it had after each append: only then can a process die."""
+    """A store that records its number of rows after each append: a process can die only there."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -424,7 +424,7 @@ async def test_a_lost_content_is_refused_and_noticed(
 
 
 def crash(home: Path, work: Path, when: str) -> None:
-    """Let a process be killed on the way."""
+    """Kill a process in the middle of a rewind."""
     script = Path(__file__).parents[1] / "rewind_crash.py"
     killed = subprocess.run(
         [sys.executable, str(script), str(home / "journal.db"), str(work), when],

@@ -91,7 +91,7 @@ PRICE_OF_A_REPLY = 100 * 3.0 / 1e6 + 20 * 15.0 / 1e6
 
 
 def usage(replies: int = 1, output: int = 20) -> Usage:
-    """What a model call of 100 and 20 tokens costs, and what ``replies`` of them cost together."""
+    """Return the usage of a model call of 100 and 20 tokens, and the sum of ``replies`` of them."""
     cost = 100 * 3.0 / 1e6 + output * 15.0 / 1e6
     total = Counters(0, 0, 0, 0, 0.0)
     for _ in range(replies - 1):
@@ -715,7 +715,7 @@ async def test_an_abort_of_a_compact_drops_the_steering_after_it() -> None:
 
 
 class Log(ListStore):
-    """A store that writes down when it heard of what."""
+    """A store that records its calls."""
 
     def __init__(self, log: list[tuple[str, object]]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What every store must do. A new one joins the list of makers and passes the same tests."""
+"""The contract of every store. A new one joins the list of makers and passes the same tests."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ async def refusal(tool: Tool, args: dict[str, Any], context: ToolContext) -> str
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
-    """True once ``holds``: for what other processes do without telling us."""
+    """True once ``holds`` is: for effects of other processes."""
     deadline = time.monotonic() + PATIENCE_S
     while not holds():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""A directory to work in, who listens, and who keeps the processes."""
+"""A working directory, a recorder of output, and the owner of processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .shells import ProgressTo, Shell, left
 
 @pytest.fixture
 def heard() -> list[str]:
-    """What tools showed while they ran."""
+    """The output that tools showed while they ran."""
     return []
 
 

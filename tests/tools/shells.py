@@ -62,7 +62,7 @@ class Shell:
     async def start(
         self, command: str, tool: Bash | None = None, *, owners: tuple[str, ...] = ()
     ) -> tuple[str, asyncio.Task[Output]]:
-        """Start a command and return the first line it says, if it says one, and the call."""
+        """Start a command and return its first line of output, if any, and the call."""
         first: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         async def progress(text: str) -> None:
@@ -87,7 +87,7 @@ def untimed(text: str) -> str:
 
 
 async def outcome(call: asyncio.Task[Output]) -> str:
-    """How a call ended."""
+    """Return the outcome of a call."""
     async with asyncio.timeout(PATIENCE_S):
         try:
             await call

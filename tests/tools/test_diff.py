@@ -102,7 +102,7 @@ def test_lines_in_common_are_whole_and_do_not_overlap(one: str, other: str) -> N
 
 
 def patched(data: bytes, diff: bytes) -> bytes:
-    """Do what a diff says; it must say it of the lines that are there."""
+    """Apply a diff; it must name the lines that are there."""
     old, new, at = data.splitlines(keepends=True), list[bytes](), 0
     rows = diff.splitlines(keepends=True)
     for row, following in zip(rows, [*rows[1:], b""], strict=False):

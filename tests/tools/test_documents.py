@@ -1,4 +1,4 @@
-"""Files that an editor has open: which text counts, and where changes are made."""
+"""Files that an editor has open: whose text the tools read, and where they write."""
 
 from __future__ import annotations
 

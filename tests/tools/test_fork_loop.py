@@ -1,4 +1,4 @@
-"""A command that starts processes faster than they can be killed one by one, and every way in which it has to end."""
+"""A command that starts processes faster than they can be killed one by one, and every way to end it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMMAND = shlex.join(
 
 
 def deadline_s() -> float:
-    """How long it may take until all of it is gone, the way the machine is now."""
+    """Return the limit for the end of all processes, on the machine as it is now."""
     return min(6.0 * slowness(), LIFE_S - 2.0)
 
 

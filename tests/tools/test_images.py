@@ -71,7 +71,7 @@ def test_a_png_with_a_wrong_byte_is_not_complete() -> None:
 
 
 def test_a_png_with_a_wrong_checksum_of_its_metadata_is_complete() -> None:
-    """Decoders skip such a chunk: the sample image of a widely used MCP server has one."""
+    """Decoders skip this chunk: the sample image of a widely used MCP server has one."""
     data = whole("image/png", 3, 4)
     start = data.index(b"IDAT") - 4
     damaged = png_chunk(b"iCCP", b"colours").replace(b"colours", b"colors!")

@@ -1,4 +1,4 @@
-"""Spill files are there for as long as their session, and what a killed one has left does not stay for ever."""
+"""Spill files last as long as their session; those of a killed one are removed later."""
 
 from __future__ import annotations
 

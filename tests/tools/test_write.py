@@ -235,7 +235,7 @@ async def test_a_path_that_is_not_a_file_is_not_replaced(context: ToolContext, t
 
 @pytest.fixture
 def somebody(context: ToolContext) -> Iterator[ToolContext]:
-    """A directory of an unprivileged user, who works in it."""
+    """A directory of an unprivileged user, with that user active."""
     hashlib.sha256()  # loaded on first use, from files that this user may not read
     with tempfile.TemporaryDirectory() as directory:
         if was_root := os.geteuid() == 0:

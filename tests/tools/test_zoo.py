@@ -1,4 +1,4 @@
-"""Commands that do not want to end, and every way in which they have to."""
+"""Commands that refuse to end, and every way in which zot must end them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ HOST = Path(__file__).with_name("zoo_host.py")
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A process that runs the zoo and has heard every one of them."""
+    """A process that runs the zoo and has received a line from each member."""
     mark = uuid.uuid4().hex
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), "A_SECRET": "s3cret"}
     with subprocess.Popen(

@@ -13,7 +13,7 @@ from zot.tools.guardian import open_processes
 
 
 async def main(cwd: str, mark: str, commands: list[str]) -> None:
-    """Run ``commands``, say when all have been heard, and end them on SIGTERM."""
+    """Run ``commands``, report once each has written a line, and end them on SIGTERM."""
     processes = open_processes()
     bash = Bash(processes)
     told = asyncio.Event()

@@ -1,4 +1,4 @@
-"""QR codes, read back by a program that is not ours."""
+"""QR codes, decoded by an independent program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people read: whole, in order, and nothing that a terminal would obey."""
+"""Text for people: whole, in order, and without sequences that a terminal would obey."""
 
 from __future__ import annotations
 

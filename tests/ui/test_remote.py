@@ -1,4 +1,4 @@
-"""A face on a session of the daemon: it hears, asks and is refused in the words that faces know."""
+"""A front end on a session of the daemon: it gets events, requests and refusals in its own terms."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_waiting_question_is_shown_even_if_settings_changed_after_it(home: Pat
             assert await asked_again(daemon, session_id) == [request, request]
 
     async def asked_again(daemon: Restarting, session_id: str) -> list[AgentEvent]:
-        """Return what a client is shown first, and what a face is."""
+        """Return a client's first events, and a front end."""
         async with daemon.client() as client:
             session = await client.attach(session_id)
             async with aclosing(session.follow(session.opened_at)) as events:

@@ -1,4 +1,4 @@
-"""The daemon's methods, without a connection: what they take in either spelling, and what they answer in each."""
+"""The daemon's methods, without a connection: their parameters in either spelling, and their answers in each."""
 
 from __future__ import annotations
 

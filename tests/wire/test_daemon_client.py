@@ -1,4 +1,4 @@
-"""What a client asks, hears and remembers, over connections that break. No I/O: the test is the daemon."""
+"""A client's requests, updates and memory, over connections that break. No I/O: the test is the daemon."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Daemon:
         self.say(Updates(session, Dialect.EVENTS).lines(seq, events))
 
     def greet(self, *features: str) -> None:
-        """Let there be a connection, and an answer to `initialize`: with all features, or some."""
+        """Connect, and answer `initialize`: with all features, or some."""
         self.peer.connected()
         [(method, params, number)] = self.asked()
         assert (method, params["features"]) == ("initialize", ["events", "prompt_ids", "stopping"])
@@ -55,7 +55,7 @@ class Daemon:
         self.answer(number, {**known, "features": features or params["features"]})
 
     def attached(self, *, after: int | None, last: int, epoch: int = 1, state: str = "idle") -> None:
-        """Answer the one attach that was asked for."""
+        """Answer the single attach request."""
         [(method, params, number)] = self.asked()
         assert (method, params.get("after")) == ("session/attach", after)
         self.answer(number, {"sessionId": "s", "lastSeq": last, "epoch": epoch, "state": state})
@@ -83,7 +83,7 @@ def daemon(request: pytest.FixtureRequest) -> Daemon:
 
 
 def said(text: str, prompt_id: str | None = None) -> UserMessage:
-    """Return the beginning of the turn of this prompt, whose id is its text unless given."""
+    """Return the beginning of this prompt's turn, whose id is its text unless given."""
     return UserMessage((TextBlock(text),), "2026-01-31T12:00:00.000Z", text if prompt_id is None else prompt_id)
 
 
@@ -360,7 +360,7 @@ def used() -> dict[str, Any]:
 
 
 def old_daemon() -> Daemon:
-    """Return one that knows no ids of prompts, with a session that is followed."""
+    """Return a client of a daemon without ids of prompts, with a session that it follows."""
     daemon = Daemon()
     daemon.greet("events")
     daemon.peer.attach("s", None, daemon.answers.append)

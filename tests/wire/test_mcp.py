@@ -1,4 +1,4 @@
-"""The state of a connection to an MCP server: what each message makes of it."""
+"""The state of a connection to an MCP server, after each message."""
 
 from __future__ import annotations
 

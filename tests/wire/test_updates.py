@@ -1,4 +1,4 @@
-"""Updates: what each kind of client hears of a session's events, with which numbers, and how a turn ends for it."""
+"""Updates: the events of a session as each kind of client gets them, with their numbers, and the end of a turn."""
 
 from __future__ import annotations
 

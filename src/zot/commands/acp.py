@@ -12,7 +12,7 @@ from zot.config import flags
 from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, ConfigOverrides, ignore_foreign, resolve
 from zot.errors import UsageError
 from zot.runtime.check import check_settings
-from zot.serve.stdio import answer_early, claim, leave, leave_on_signals, report_write_failure
+from zot.serve.stdio import greet, leave
 from zot.wire.acp_greeting import AcpGreeting
 from zot.wire.jsonrpc import RpcRequest, decode
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
@@ -82,16 +82,10 @@ def main(argv: Sequence[str]) -> int:
     check_settings(config)  # A missing key is reported with the first session, so that the client can authenticate.
     if os.isatty(0):
         sys.stderr.write("zot: acp speaks JSON-RPC with an editor; Ctrl-D ends it. To ask the agent: zot -p PROMPT\n")
-    leave_on_signals()
-    incoming, outgoing = claim()
-    greeting, lines = AcpGreeting(), LineSplitter(max_line_bytes=limit)
-    try:
-        # A terminal reports its end only once.
-        early = [] if os.isatty(incoming) else answer_early(incoming, outgoing, lines, partial(_answer, greeting))
-    except (BrokenPipeError, ConnectionResetError):
-        return 0  # The client has closed its end.
-    except OSError as problem:
-        return report_write_failure(problem)
+    greeting = AcpGreeting()
+    streams = greet(LineSplitter(max_line_bytes=limit), partial(_answer, greeting))
+    if isinstance(streams, int):
+        return streams
     # Imported lazily: initialize is answered before asyncio and the modules of a session are loaded.
     from zot.serve.acp.server import serve_stdio
 
@@ -101,6 +95,5 @@ def main(argv: Sequence[str]) -> int:
         config_dir = settings.get("config_dir")
         return Client.connect(**place, config_dir=config_dir, reconnect_s=_RECONNECT_S, questions=questions)
 
-    overrides, descriptors = ConfigOverrides.of_flags(settings), (incoming, outgoing)
-    daemon = connect if via_daemon else None
-    leave(serve_stdio(config, greeting, lines, early, descriptors, overrides=overrides, mode=mode, connect=daemon))
+    overrides, daemon = ConfigOverrides.of_flags(settings), connect if via_daemon else None
+    leave(serve_stdio(config, greeting, streams, overrides=overrides, mode=mode, connect=daemon))

@@ -12,7 +12,7 @@ from zot.config import flags
 from zot.config.config import AGENT_FLAGS, ConfigOverrides, resolve
 from zot.errors import UsageError
 from zot.runtime.check import check_settings
-from zot.serve.stdio import answer_early, claim, leave, leave_on_signals, report_write_failure
+from zot.serve.stdio import greet, leave
 from zot.wire.jsonrpc import RpcRequest, decode
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 from zot.wire.mcp_server import AGENT, McpGreeting
@@ -72,19 +72,11 @@ def _serve(settings: dict[str, Any]) -> int:
         sys.stderr.write(
             "zot: mcp serve speaks JSON-RPC with an MCP client; Ctrl-D ends it. To ask the agent: zot -p PROMPT\n"
         )
-    leave_on_signals()
-    incoming, outgoing = claim()
-    greeting, lines = McpGreeting(AGENT), LineSplitter(max_line_bytes=limit)
-    try:
-        # A terminal reports its end only once.
-        early = [] if os.isatty(incoming) else answer_early(incoming, outgoing, lines, partial(_answer, greeting))
-    except (BrokenPipeError, ConnectionResetError):
-        return 0  # The client has closed its end.
-    except OSError as problem:
-        return report_write_failure(problem)
+    greeting = McpGreeting(AGENT)
+    streams = greet(LineSplitter(max_line_bytes=limit), partial(_answer, greeting))
+    if isinstance(streams, int):
+        return streams
     # Imported lazily: the greeting is answered before asyncio and the modules of a session are loaded.
     from zot.serve.mcp.stdio import serve_stdio
 
-    leave(
-        serve_stdio(config, greeting, lines, early, (incoming, outgoing), overrides=ConfigOverrides.of_flags(settings))
-    )
+    leave(serve_stdio(config, greeting, streams, overrides=ConfigOverrides.of_flags(settings)))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from zot.config import flags
 from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, RESUME_FLAGS, Config, ConfigOverrides, ignore_foreign, resolve
 from zot.runtime.check import check
-from zot.serve.stdio import answer_early, claim, leave, leave_on_signals, report_write_failure
+from zot.serve.stdio import greet, leave
 from zot.version import __version__
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 from zot.wire.rpc_greeting import Greeting, decode_greeting
@@ -60,23 +60,16 @@ def main(argv: Sequence[str]) -> int:
     model = check(config) if config.session is None else ""
     if os.isatty(0):
         sys.stderr.write("zot: rpc reads one JSON object per line; Ctrl-D ends it. To ask the agent: zot -p PROMPT\n")
-    leave_on_signals()
-    incoming, outgoing = claim()
     greeting = Greeting(version=__version__, provider=config.provider, model=lambda: model, token=token)
-    lines = LineSplitter(max_line_bytes=limit)
-    try:
-        # A recorded session's model is known only once it is open; a terminal reports its end only once.
-        is_late = config.session is not None or os.isatty(incoming)
-        waiting = [] if is_late else answer_early(incoming, outgoing, lines, partial(_answer, greeting))
-    except (BrokenPipeError, ConnectionResetError):
-        return 0  # The client has closed its end.
-    except OSError as problem:
-        return report_write_failure(problem)
+    # A recorded session's model is known only once it is open.
+    is_late = config.session is not None
+    streams = greet(LineSplitter(max_line_bytes=limit), partial(_answer, greeting), answers_late=is_late)
+    if isinstance(streams, int):
+        return streams
     # Imported lazily: hello is answered before asyncio and the modules of a session are loaded.
     from zot.serve.rpc import serve_stdio
 
-    overrides = ConfigOverrides.of_flags(settings)
-    leave(serve_stdio(config, greeting, lines, waiting, (incoming, outgoing), overrides=overrides))
+    leave(serve_stdio(config, greeting, streams, overrides=ConfigOverrides.of_flags(settings)))
 
 
 def _without_auto_compact(config: Config) -> Config:

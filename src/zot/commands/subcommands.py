@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from zot.config import flags
-from zot.config.flags import Flag
+from zot.config.flags import Flag, Manual
 from zot.encoding import standard_json
 from zot.errors import ConfigError, NoSuchSession, UsageError
 from zot.extensions.log import follow
@@ -59,7 +59,7 @@ class Subcommand(msgspec.Struct, frozen=True):
     words: tuple[int, int] = (0, 0)
     flags: tuple[Flag, ...] = ()
     alias: str = ""
-    manual: flags.Manual | None = None
+    manual: Manual | None = None
 
     def run(self, request: CommandRequest) -> int:
         """Run the subcommand; return its exit code."""
@@ -115,14 +115,14 @@ class CommandGroup:
             print_note(f"{problem}{end} Try: {command} --help")
             return MISUSED
 
-    def manual(self, found: Subcommand) -> flags.Manual:
+    def manual(self, found: Subcommand) -> Manual:
         """Return the help of a subcommand."""
         if found.manual is not None:
             return found.manual
         name = f"{self.command} {found.name}"
         examples = [one for one in (*self.examples, *self._more_examples) if f"{one[0]} ".startswith(f"{name} ")]
         usage = f"{name} {found.takes}".rstrip()
-        return flags.Manual(usage, found.summary, (*found.flags, *self._flags), examples=examples, exits=self.exits)
+        return Manual(usage, found.summary, (*found.flags, *self._flags), examples=examples, exits=self.exits)
 
     def text(self) -> str:
         """Return the help of the command."""

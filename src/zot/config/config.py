@@ -6,7 +6,7 @@ import os
 import stat
 import sys
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, get_args
 
 import msgspec
 
@@ -16,6 +16,7 @@ from zot.config.flags import (
     Dollars,
     Flag,
     McpServer,
+    Reasoning,
     Seconds,
     choice,
     dollars,
@@ -86,7 +87,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     system_prompt: str | None = None
     append_system_prompt: tuple[str, ...] = ()
     no_instructions: bool = False
-    reasoning: Literal["off", "low", "medium", "high"] = "off"
+    reasoning: Reasoning = "off"
     max_steps: Annotated[int, msgspec.Meta(ge=1)] = 50
     max_cost: Dollars | None = None
     max_tokens_total: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -186,7 +187,7 @@ AGENT_FLAGS: Sequence[Flag] = (
     Flag("--model", "Use this model (default: the provider's first; `zot models` lists them).",
          value="ID", group="Model"),
     Flag("--reasoning", "Let the model think: off, low, medium or high (default: off).",
-         value="LEVEL", parse=choice("off", "low", "medium", "high"), group="Model"),
+         value="LEVEL", parse=choice(*get_args(Reasoning)), group="Model"),
     Flag("--api-key", "Use this key. Other users can see arguments; prefer the provider's variable or `zot login`.",
          value="KEY", group="Model", advanced=True),
     Flag("--base-url", "Call this server, which speaks the provider's API.", value="URL", group="Model"),

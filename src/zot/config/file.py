@@ -10,7 +10,16 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 import msgspec
 import msgspec.inspect as types
 
-from zot.config.flags import MAX_SECONDS, MCP_NAME_RULE, DeadlineName, Dollars, McpServer, Seconds, is_mcp_name
+from zot.config.flags import (
+    MAX_SECONDS,
+    MCP_NAME_RULE,
+    DeadlineName,
+    Dollars,
+    McpServer,
+    Reasoning,
+    Seconds,
+    is_mcp_name,
+)
 from zot.config.vendors import ApiName
 from zot.encoding import explain, explain_validation, thread_safe_type
 from zot.errors import ConfigError, InvalidConfigFile, MalformedFile
@@ -111,7 +120,7 @@ class AgentTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     system_prompt: str | None = None
     append_system_prompt: tuple[str, ...] | None = None
     no_instructions: bool | None = None
-    reasoning: Literal["off", "low", "medium", "high"] | None = None
+    reasoning: Reasoning | None = None
     max_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
     max_cost: Dollars | None = None
     max_tokens_total: Annotated[int, msgspec.Meta(ge=1)] | None = None

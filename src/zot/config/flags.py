@@ -18,6 +18,8 @@ Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)]
 #: An amount of US dollars in settings: above 0, and finite.
 MAX_DOLLARS = 1_000_000_000
 Dollars: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=MAX_DOLLARS)]
+#: How much the model thinks before it answers.
+Reasoning: TypeAlias = Literal["off", "low", "medium", "high"]
 #: Deadlines of an extension, see `extensions/peer.py`.
 DeadlineName: TypeAlias = Literal["hello", "ready", "silence", "tool", "intercept", "command", "shutdown", "terminate"]
 

@@ -1,4 +1,4 @@
-"""How the MCP servers of a session are started, and how that fails."""
+"""Launcher of a session's MCP servers, with the errors of a failed start."""
 
 from __future__ import annotations
 

@@ -102,6 +102,14 @@ class _Closing(NamedTuple):
     parks: bool
 
 
+class PoolLimits(msgspec.Struct, frozen=True):
+    """Limits of a `SessionPool`: sessions ``loaded`` at once, 0 for no limit; unused ones kept, and for how long."""
+
+    loaded: int = 0
+    resting: int = RESTING
+    idle_s: float = IDLE_S
+
+
 class SessionPool:
     """The sessions of one process. `use` keeps one loaded while it is needed."""
 
@@ -111,14 +119,12 @@ class SessionPool:
         channel: Callable[[str], Channel],
         journal: SessionJournal,
         *,
-        limit: int = 0,
-        resting: int = RESTING,
-        idle_s: float = IDLE_S,
+        limits: PoolLimits | None = None,
         own_process: bool = False,
         resumes: bool = True,
     ) -> None:
         """``journal`` keeps which sessions are closed. Unless it ``resumes`` them, runs of dead processes that wait for
-        an approval are left to others. ``limit`` bounds the sessions loaded at once; 0 means no limit.
+        an approval are left to others.
 
         Memory is reclaimed only in our ``own_process``: in an embedding program that would take as long as its heap is
         large.
@@ -126,11 +132,9 @@ class SessionPool:
         self._opening = opening
         self._make_channel = channel
         self._journal = journal
-        self.limit = limit
-        self._resting = resting
+        self.limits = limits or PoolLimits()
         self._own_process = own_process
         self._waiting_runs = WaitingRuns.RESUME if resumes else WaitingRuns.LEAVE
-        self.idle_s = idle_s
         self._channels: dict[str, Channel] = {}
         #: Ordered by last use, the newest at the end.
         self._live: dict[str, LoadedSession] = {}
@@ -147,7 +151,7 @@ class SessionPool:
         self._edition = 0
         self._evict_timer: asyncio.TimerHandle | None = None
         #: The number of loaded sessions at which idle ones are evicted.
-        self._evict_at = resting + 1
+        self._evict_at = self.limits.resting + 1
         #: Whether new runs are refused.
         self._is_stopping = False
         self._closed = False
@@ -168,7 +172,7 @@ class SessionPool:
 
     @property
     def _is_full(self) -> bool:
-        return 0 < self.limit <= len(self._live) + self._opened
+        return 0 < self.limits.loaded <= len(self._live) + self._opened
 
     def session(self, session_id: str) -> Session | None:
         """Return a loaded session, or None. It may be evicted at the next await: `use` it to keep it."""
@@ -394,10 +398,10 @@ class SessionPool:
         return live.edition != self._edition and live.can_go(before=0.0)
 
     async def _load(self, session_id: str, wanted: NewSessionSettings | None, looks: bool) -> LoadedSession:
-        if len(self._live) >= self._resting or self._is_full:
+        if len(self._live) >= self.limits.resting or self._is_full:
             self._evict(more=1)
         if self._is_full and not looks:
-            raise TooManySessions(f"{self.limit} sessions are in use already; close one, or wait")
+            raise TooManySessions(f"{self.limits.loaded} sessions are in use already; close one, or wait")
         self._opened += 1
         edition = self._edition
         try:
@@ -439,20 +443,20 @@ class SessionPool:
 
     def _evict(self, *, more: int = 0) -> None:
         """Evict the least recently used idle sessions, as far as there are too many or ``more`` need room."""
-        before = time.monotonic() - self.idle_s
+        before = time.monotonic() - self.limits.idle_s
         idle = [session_id for session_id, live in self._live.items() if live.can_go(before=before)]
-        over = max(len(idle) - self._resting, sum(self._live[session_id].used < before for session_id in idle))
-        if self.limit:
-            over = max(over, len(self._live) + self._opened + more - self.limit)
+        over = max(len(idle) - self.limits.resting, sum(self._live[session_id].used < before for session_id in idle))
+        if self.limits.loaded:
+            over = max(over, len(self._live) + self._opened + more - self.limits.loaded)
         for session_id in idle[: max(0, over)]:
             self._start_closing(session_id)
-        self._evict_at = max(self._resting, len(self._live)) + len(self._live) // _SHARE + 1
+        self._evict_at = max(self.limits.resting, len(self._live)) + len(self._live) // _SHARE + 1
 
     def _look_later(self) -> None:
         if self._evict_timer is None and not self._closed:
-            soon = len(self._live) > self._resting
+            soon = len(self._live) > self.limits.resting
             self._evict_timer = asyncio.get_running_loop().call_later(
-                _LOOK_S if soon else max(_LOOK_S, self.idle_s / 4), self._look
+                _LOOK_S if soon else max(_LOOK_S, self.limits.idle_s / 4), self._look
             )
 
     def _look(self) -> None:

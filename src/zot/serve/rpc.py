@@ -18,13 +18,14 @@ from zot.events import Done, Error, ExtNotify, notice_lines
 from zot.messages import ImageBlock, show
 from zot.runtime.open import OpenRequest, open_session
 from zot.runtime.shared import SharedResources
+from zot.serve.stdio import GreetedStreams
 from zot.serve.streams import NotAuthorized, StreamWriter, serve_lines
 from zot.session.history import Batch, Outlet, WritingSubscriber
 from zot.session.queue import JobObserver
 from zot.session.session import Session
 from zot.session.transcripts import RewindTarget
 from zot.wire import rpc
-from zot.wire.lines import LineSplitter, TooLong
+from zot.wire.lines import TooLong
 from zot.wire.rpc import EventEncoder
 from zot.wire.rpc_greeting import Command, Greeting, Hello, Ping, fail, fail_frame, name_of, succeed
 
@@ -316,9 +317,7 @@ def _images(images: Sequence[rpc.ImageInput] | None) -> tuple[ImageBlock, ...]:
 def serve_stdio(
     config: Config,
     greeting: Greeting,
-    lines: LineSplitter,
-    waiting: Sequence[bytes | TooLong],
-    descriptors: tuple[int, int],
+    streams: GreetedStreams,
     *,
     overrides: ConfigOverrides,
 ) -> int:
@@ -330,4 +329,4 @@ def serve_stdio(
         greeting.model = lambda: session.agent.model.id
         return RpcServer(session, greeting, output)
 
-    return asyncio.run(serve_lines(make, lines, waiting, descriptors))
+    return asyncio.run(serve_lines(make, streams))

@@ -14,9 +14,9 @@ import stat
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, BinaryIO, NoReturn, TextIO, cast
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, NoReturn, TextIO, cast
 
 from zot.text import escaped, escaped_bytes
 
@@ -283,6 +283,36 @@ def writable(descriptor: int) -> bool:
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
     return bool(poll.poll(0))
+
+
+class GreetedStreams(NamedTuple):
+    """The standard streams of a server whose client speaks in lines."""
+
+    incoming: int
+    outgoing: int
+    lines: LineSplitter
+    #: The lines that have been read, but not handled.
+    waiting: Sequence[bytes | TooLong] = ()
+
+
+def greet(
+    lines: LineSplitter, answer: Callable[[bytes | TooLong], bytes | None], *, answers_late: bool = False
+) -> GreetedStreams | int:
+    """Take the standard streams and answer the greetings that have already arrived. Return the exit code if the output
+    is closed or broken.
+
+    ``answer`` returns None for any other line. With ``answers_late``, the server answers the greetings, too.
+    """
+    leave_on_signals()
+    incoming, outgoing = claim()
+    if answers_late or os.isatty(incoming):  # A terminal reports its end only once.
+        return GreetedStreams(incoming, outgoing, lines)
+    try:
+        return GreetedStreams(incoming, outgoing, lines, answer_early(incoming, outgoing, lines, answer))
+    except (BrokenPipeError, ConnectionResetError):
+        return 0  # The client has closed its end.
+    except OSError as problem:
+        return report_write_failure(problem)
 
 
 def answer_early(

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from zot.errors import AgentError
 from zot.runtime.shared import SharedResources
-from zot.serve.stdio import SIGNALS, is_closed_by_peer, leave, readable, report_write_failure, writable
+from zot.serve.stdio import SIGNALS, GreetedStreams, is_closed_by_peer, leave, readable, report_write_failure, writable
 from zot.session.session import Session
 from zot.text import escaped_bytes
 from zot.wire.lines import LineSplitter, TooLong
@@ -364,16 +364,10 @@ class LineServer(Protocol):
 
 
 async def serve_lines(
-    make: Callable[[StreamWriter, SharedResources], Awaitable[LineServer]],
-    lines: LineSplitter,
-    waiting: Sequence[bytes | TooLong],
-    descriptors: tuple[int, int],
+    make: Callable[[StreamWriter, SharedResources], Awaitable[LineServer]], streams: GreetedStreams
 ) -> int:
-    """Serve the client until its input ends, a signal arrives, or it stops reading. Return the exit code.
-
-    ``waiting`` are the lines that were read before.
-    """
-    incoming, outgoing = descriptors
+    """Serve the client until its input ends, a signal arrives, or it stops reading. Return the exit code."""
+    incoming, outgoing, lines, waiting = streams
     output, lifetime, resources = StreamWriter(outgoing), Lifetime(outgoing), SharedResources(own_process=True)
     output.on_broken(lifetime.end)
     server: LineServer | None = None

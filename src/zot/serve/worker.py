@@ -35,7 +35,7 @@ from zot.journal.postgres.doorbell import Listener
 from zot.journal.postgres.journal import PostgresJournal
 from zot.journal.session_store import SessionStore
 from zot.messages import Message
-from zot.runtime.pool import Channel, SessionPool
+from zot.runtime.pool import Channel, PoolLimits, SessionPool
 from zot.runtime.shared import SharedResources
 from zot.serve.daemon.audit import Audit
 from zot.serve.daemon.daemon import DaemonParts
@@ -273,7 +273,7 @@ def worker_sessions(parts: DaemonParts) -> SessionPool:
         SessionOpener(parts).opening,
         lambda _: _Nobody(),
         parts.journal,
-        idle_s=parts.settings.idle_s,
+        limits=PoolLimits(idle_s=parts.settings.idle_s),
         own_process=parts.own_process,
     )
 

@@ -1,4 +1,4 @@
-"""How the tests of lab talk to it: request bodies, transports that never really sleep, and what came back."""
+"""Helpers for lab's tests: request bodies, transports that never really sleep, and responses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GEMINI_WHOLE = "/v1beta/models/m:generateContent"
 
 
 class Clock:
-    """A sleep that takes no time and remembers how long it should have been."""
+    """A sleep that takes no time and records its length."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []
@@ -58,14 +58,14 @@ OWN_TOOLS = (tool("write", "path", "content"), tool("read", "path"), tool("edit"
 
 
 def body(*messages: dict[str, Any] | str, tools: Sequence[dict[str, Any]] | bool = True, stream: bool = True) -> bytes:
-    """An Anthropic request. It offers these tools; True stands for bash alone."""
+    """Return an Anthropic request that offers these tools; True stands for bash alone."""
     listed = [user(message) if isinstance(message, str) else message for message in messages]
     offered = ([TOOL] if tools else []) if isinstance(tools, bool) else [*tools]
     return json.dumps({"model": "lab", "stream": stream, "tools": offered, "messages": listed}).encode()
 
 
 def steps(script: Script, request: bytes, target: str = MESSAGES) -> list[Step]:
-    """What a fresh service would do with one request."""
+    """Return a fresh service's steps for one request."""
     return list(LabService(script).answer("POST", target, {}, request).steps)
 
 
@@ -101,7 +101,7 @@ async def read_all(response: LabResponse) -> bytes:
 
 
 async def said(transport: LabTransport, request: bytes) -> str:
-    """The text that answers a request, or the status if it is an error."""
+    """Return the text of a response, or its status if it is an error."""
     response = await send(transport, request)
     data = await read_all(response)
     return "".join(texts(data)) if response.status == 200 else f"status {response.status}"

@@ -217,7 +217,7 @@ def test_a_reply_as_one_body(target: str, request_: bytes, whole: Any) -> None:
 
 
 def in_every_api(lines: str) -> list[str]:
-    """How each API says the same."""
+    """Return the reply of each API to the same script."""
     requests = ((body("hi"), MESSAGES), (chat(), CHAT), (responses(), RESPONSES), (gemini(), GEMINI))
     return [stream(lines, request, target) for request, target in requests]
 

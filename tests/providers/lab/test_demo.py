@@ -42,7 +42,7 @@ async def run(prompt: str, cwd: Path, tools: Sequence[dict[str, Any]] = OWN_TOOL
 
 
 def use(call: dict[str, Any], cwd: Path) -> str:
-    """Do what a call asks for, in ``cwd``."""
+    """Execute a call in ``cwd``."""
     arguments: dict[str, Any] = call["input"]
     path = cwd / str(arguments.get("path", "."))
     match call["name"]:

@@ -24,7 +24,7 @@ VALUES = {"1": "say x", "2": "", "chars": "3", "model": "lab"}
 
 
 def play(reply: ScriptedReply) -> int:
-    """How many steps a reply has, up to a hundred."""
+    """Return the number of steps of a reply, up to a hundred."""
     voice = AnthropicApi().voice(LabRequest("lab", True, (UserText("", 0),), (), 1), 1, UsageDirective())
     return len(list(islice(Performance(reply.directives(VALUES), voice, 1, demo()).steps(), 100)))
 

@@ -34,7 +34,7 @@ def playing(lines: str) -> LabTransport:
 
 
 async def answer(transport: LabTransport, request: bytes) -> str:
-    """What a reply does, in short: its text, the command it calls, or its status."""
+    """Return a summary of a reply: its text, the command it calls, or its status."""
     response = await send(transport, request)
     data = (await read_all(response)).decode()
     if response.status != 200:

@@ -19,7 +19,7 @@ def playing(lines: str, clock: Clock | None = None) -> LabTransport:
 
 
 async def reads(response: LabResponse, most: int = 100) -> list[bytes]:
-    """What each read returns, until the end or ``most`` of them."""
+    """Return the result of each read, until the end or ``most`` of them."""
     found = []
     async with asyncio.timeout(WAIT_S):
         for _ in range(most):

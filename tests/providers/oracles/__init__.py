@@ -1,1 +1,1 @@
-"""The vendors' own clients as judges: of what lab says, and of what we send."""
+"""The vendors' own clients as judges: of lab's replies, and of our requests."""

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Late:
-    """Stands for a module that need not have been loaded."""
+    """Stands for a module that is imported when first used."""
 
     def __init__(self, name: str) -> None:
         self._name = name

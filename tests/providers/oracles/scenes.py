@@ -87,11 +87,11 @@ TALK = (
 
 
 def told(lines: str) -> str:
-    """The prompt that makes the built-in script play these lines, as often as it is asked."""
+    """Return the prompt that makes the built-in script play these lines, at every request."""
     return f"!script {lines}"
 
 
 def sent(api: Api, model: str) -> Any:
-    """What we send for the whole conversation."""
+    """Return our request for the whole conversation."""
     request = ModelRequest(model, "Be brief.", TALK, (TOOL,), 8000, "medium", EncodedMessages())
     return msgspec.json.decode(api.request(request, "key").body)

@@ -1,4 +1,4 @@
-"""Whether a JSON value is what a vendor's request type describes: every key known, none missing, nothing else."""
+"""Check of a JSON value against a vendor's request type: every key known, none missing, nothing else."""
 
 from __future__ import annotations
 

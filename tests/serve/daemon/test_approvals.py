@@ -1,4 +1,4 @@
-"""Approvals in the daemon: which clients are asked, whose answer counts, and their state after a restart."""
+"""Approvals in the daemon: the clients that get the request, whose answer counts, and their state after a restart."""
 
 from __future__ import annotations
 

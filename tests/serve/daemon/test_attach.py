@@ -35,7 +35,7 @@ async def followers(daemon: Running, session_id: str, **asked: Any) -> list[Call
 
 
 async def lived(daemon: Running) -> list[list[Frame]]:
-    """Let a session have a past; return what each dialect heard of it."""
+    """Give a session a past; return the events that each dialect received."""
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     callers = await followers(daemon, "s")
@@ -215,7 +215,7 @@ async def test_a_client_replaying_a_deleted_session_gets_the_next_one_from_its_b
 
 
 async def test_many_reconnecting_clients_lose_nothing(daemon: Running) -> None:
-    """Each is gone after every update that it hears, and comes back where it was."""
+    """Each client disconnects after every update, and resumes at its cursor."""
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
 

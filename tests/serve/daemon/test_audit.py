@@ -31,7 +31,7 @@ def entries(path: Path) -> list[dict[str, Any]]:
 
 
 def plain(path: Path) -> list[dict[str, Any]]:
-    """Return the entries without what differs from run to run."""
+    """Return the entries without the fields that differ between runs."""
     return [
         {key: value for key, value in entry.items() if key not in ("time", "prev", "hash")} for entry in entries(path)
     ]
@@ -62,7 +62,7 @@ def test_each_call_is_a_line_with_caller_and_method(tmp_path: Path) -> None:
 
 
 def refuse(audit: Audit, path: Path, *, within_s: float) -> Callable[[], int]:
-    """Refuse 130 at once; return what counts those that the log tells of."""
+    """Refuse 130 calls at once; return a function that counts those in the log."""
     refusals = Refusals(audit, Metrics(), within_s=within_s)
     for _ in range(130):
         refusals.note(REMOTE, "/", "401")

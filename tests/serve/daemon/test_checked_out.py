@@ -1,4 +1,4 @@
-"""What `session/git_branch` says is what git says, wherever git keeps it."""
+"""`session/git_branch` equals git's own answer, in every layout of a repository."""
 
 from __future__ import annotations
 

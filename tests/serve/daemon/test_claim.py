@@ -1,4 +1,4 @@
-"""Who owns an endpoint: one process at a time, whatever was left, put or tried there."""
+"""Ownership of an endpoint: one process at a time, after crashes, leftovers and attacks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def fill_backlog(path: Path) -> list[socket.socket]:
 
 
 def held(path: Path, *, at_once: bool = True) -> Callable[[Callable[[], None]], str]:
-    """Return what a child does that owns the endpoint until it dies, and tells that it does."""
+    """Return the code of a child that owns the endpoint until it dies, and reports that it does."""
 
     def own(wait: Callable[[], None]) -> str:
         if not at_once:

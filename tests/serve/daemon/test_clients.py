@@ -1,4 +1,4 @@
-"""Clients as they are: one that speaks the released dialect, lines typed by hand, pipes, and those who never read."""
+"""Real clients: one that speaks the released dialect, lines typed by hand, pipes, and clients that never read."""
 
 from __future__ import annotations
 
@@ -315,7 +315,7 @@ async def test_errors_name_parameters_as_the_connection_spells_them(daemon: Runn
 async def test_an_unwritable_client_is_disconnected_alone_and_sees_no_torn_frame_continued(
     daemon: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half of a write gets out, then there is no memory for the rest, as when a copy of it cannot be made."""
+    """Half of a write succeeds, then there is no memory for the rest, as when it cannot be copied."""
     unlucky, other = await daemon.stranger(), await daemon.caller()
     [wire] = [one.wire for one in daemon.daemon.connections if not one.is_initialized]
     assert isinstance(wire, LocalWire)

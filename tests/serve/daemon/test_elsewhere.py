@@ -82,7 +82,7 @@ async def test_a_session_run_by_another_process_is_running_in_every_answer(
 
 
 async def states(caller: Caller) -> list[str]:
-    """Return in which state the only session is, by each of those that tell it."""
+    """Return the state of the only session, from each method that reports it."""
     [entry] = (await caller.get("session/list"))["sessions"]
     told = [await caller.get(f"session/{name}", sessionId="s") for name in ("attach", "state")]
     return [one["state"] for one in (entry, *told)]

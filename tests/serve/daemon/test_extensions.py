@@ -130,14 +130,14 @@ async def test_bad_extensions_affect_no_other_session_and_are_explained(
 
 
 async def until_logged(home: Path, name: str, text: str) -> None:
-    """Wait until something stands in an extension's log."""
+    """Wait until an extension's log contains a text."""
     async with asyncio.timeout(PATIENCE_S):
         while text not in (home / "logs" / f"ext-{name}.log").read_text():
             await asyncio.sleep(0.005)
 
 
 async def both(caller: Caller, *numbers: int) -> list[Any]:
-    """Return what prompts are answered with, whichever is answered first."""
+    """Return the answers to prompts, in the order of their arrival."""
     answers: dict[int, Any] = {}
     while {*numbers} - {*answers}:
         frame = await caller.read()

@@ -111,7 +111,7 @@ async def test_a_client_can_read_the_first_page_before_the_rest_is_made() -> Non
 
 
 def _waits(other: socket.socket) -> bool:
-    """True if there is something to be read, at this moment."""
+    """True if there is unread data at this moment."""
     try:
         return bool(other.recv(1, socket.MSG_PEEK))
     except BlockingIOError:

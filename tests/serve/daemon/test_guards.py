@@ -17,7 +17,7 @@ BLOCKED = "extension afar, which guards this, is not running"
 
 
 async def outcome(caller: Caller) -> str:
-    """Let the model read something, and return what came of it."""
+    """Let the model read a file, and return the result."""
     caller.heard.clear()
     await caller.get("session/prompt", sessionId="s", prompt=CALL)
     [result] = [one for one in caller.updates() if one["type"] == "tool_result"]

@@ -1,4 +1,4 @@
-"""One daemon hands its endpoint over to the next: no client is refused, and there is never more than one owner."""
+"""A daemon hands its endpoint over to the next: no client is refused, and there is never more than one owner."""
 
 from __future__ import annotations
 

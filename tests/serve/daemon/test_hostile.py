@@ -1,4 +1,4 @@
-"""Whatever is sent to the daemon's socket is answered, the next line is served, and the log has no complaint."""
+"""The daemon's socket answers any input, serves the next line, and logs no error."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ async def test_commands_name_the_owner_of_a_daemon_that_hangs_up(monkeypatch: py
             Path(daemon.path).chmod(0o666)
 
             def tried(_: Callable[[], None]) -> str:
-                """Return what the commands say, one in each line."""
+                """Return the output of the commands, one per line."""
                 monkeypatch.setattr(sys, "stderr", said := StringIO())
                 monkeypatch.setattr("zot.client.endpoint.identify", lambda _: PeerCredentials(uid=0, pid=1))
                 if us != 0:  # Only root can become another user; so we are the other one.

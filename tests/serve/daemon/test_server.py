@@ -1,4 +1,4 @@
-"""The server in process: what a bug in one command costs."""
+"""The server in process: the cost of a bug in one command."""
 
 from __future__ import annotations
 

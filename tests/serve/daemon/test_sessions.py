@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from daemons import PATIENCE_S, Caller, Frame, Running, request, running
-from zot.runtime.pool import NewSessionSettings, SessionPool
+from zot.runtime.pool import NewSessionSettings, PoolLimits, SessionPool
 from zot.version import __version__
 from zot.wire.daemon import METHODS, READ_ONLY
 
@@ -382,7 +382,7 @@ async def test_concurrent_creations_of_one_session_get_the_same_one(daemon: Runn
 
 async def test_idle_sessions_are_unloaded_and_keep_their_subscribers(daemon: Running) -> None:
     pool: SessionPool = daemon.daemon.sessions.pool
-    pool._resting = 2
+    pool.limits = PoolLimits(resting=2)
     caller = await daemon.caller()
     for number in range(6):
         await talk(caller, f"s{number}", "!echo hi")

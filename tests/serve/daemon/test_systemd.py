@@ -1,4 +1,4 @@
-"""What systemd hears, and the sockets that it passes."""
+"""Notifications to systemd, and the sockets that it passes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zot.serve.daemon.lifecycle import Notifier, take_listeners
 
 @pytest.fixture(params=["a file", "no file"])
 def ear(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
-    """Where systemd listens, at an address with a file and at one without."""
+    """Systemd's notification socket, at an address with a file and at one without."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bound:
         bound.settimeout(5)
         if request.param == "a file":

@@ -299,7 +299,7 @@ async def test_a_client_replaying_a_session_is_answered_when_it_is_deleted(daemo
 
 
 class AtTheEnd(Subscriber):
-    """Hears a session, and does something in the moment in which a run is over."""
+    """Subscribes to a session, and acts at the moment when a run ends."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._act = act

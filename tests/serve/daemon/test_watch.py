@@ -1,4 +1,4 @@
-"""What clients learn of sessions that they do not follow: changes at once, the queue, and what fills the window."""
+"""Notifications about sessions that a client does not follow: changes at once, the queue, and the window's content."""
 
 from __future__ import annotations
 

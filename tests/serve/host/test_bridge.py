@@ -19,7 +19,7 @@ PLACEHOLDERS = ("plan completed (or explicit empty plan).", "plan completed.", "
 
 
 class BridgeError(Exception):
-    """What the bridge would send upstream."""
+    """The error that the bridge would send upstream."""
 
 
 class Bridge:
@@ -66,7 +66,7 @@ class Bridge:
         return _read(next(line for line in out.decode().split("\n") if line.strip()))
 
     def _leave(self, process: Forked, given: bytes, when: Path) -> None:
-        """Have no more patience as soon as there is the file ``when``: it is not killed, nor read any more."""
+        """Lose patience as soon as the file ``when`` exists: neither kill the process nor read its output."""
         process.stdin.write(given)
         process.stdin.close()
         assert eventually(when.exists)
@@ -134,7 +134,7 @@ def test_the_retry_after_a_timeout_continues_the_work(hosts: Hosts) -> None:
 
 
 def test_a_request_that_the_bridge_gave_up_ends_and_is_not_answered_twice(hosts: Hosts) -> None:
-    """The bridge waits less than it says, leaves the process alone, and tries again at once."""
+    """The bridge waits less than configured, leaves the process alone, and tries again at once."""
     work = '!script call bash {"command":"echo ran >>log; sleep 600"} ;; --- ;; say "Done."'
     log = hosts.directory / "log"
     bridge = Bridge(hosts, "--policy", "*=allow", timeout_s=PATIENCE_S, gives_up_at=log)

@@ -1,4 +1,4 @@
-"""How punctual `zot host` is: a bridge that waits a moment longer than it asked for has its answer."""
+"""Punctuality of `zot host`: a bridge that waits a moment longer than its deadline has its answer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def alone(hosts: Hosts) -> tuple[float, float]:
 
 
 def among_many(hosts: Hosts) -> tuple[float, float]:
-    """Return how late it is for one request of many, twice. Its time runs from when it was asked."""
+    """Return how late one request of many is answered, twice. Its time runs from its arrival."""
     process = hosts.fork("--single-request", "false")
     asked = now()
     late_s = answered(process) - asked - TIMEOUT_S
@@ -55,7 +55,7 @@ def test_a_stalled_model_costs_only_the_deadline(hosts: Hosts, measure: Callable
 
 
 def answered(process: Forked) -> float:
-    """Ask a model that says nothing; return when that was answered."""
+    """Send a prompt to a silent model; return the time of the answer."""
     process.stdin.write(json.dumps(request("!stall", timeout_ms=TIMEOUT_S * 1000)).encode() + b"\n")
     process.stdin.flush()
     line = read_some(process.stdout.fileno(), time.monotonic() + PATIENCE_S)
@@ -65,7 +65,7 @@ def answered(process: Forked) -> float:
 
 
 def now() -> float:
-    """Return the time on the clock by which the system says when a process was started."""
+    """Return the time at which a process was started, by the system's clock."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

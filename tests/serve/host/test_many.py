@@ -57,11 +57,11 @@ class Many:
         return checked(self.read())
 
     def answers(self, count: int) -> dict[str, Json]:
-        """Return the next answers by whose they are."""
+        """Return the next answers, by request."""
         return {answer["request_id"]: answer for answer in (self.answer() for _ in range(count))}
 
     def finish(self) -> list[Json]:
-        """End the input; return what still came."""
+        """End the input; return the remaining answers."""
         out, errors = self.process.communicate(timeout=PATIENCE_S)
         assert (self.process.returncode, errors) == (0, b"")
         return [json.loads(line) for line in (self._unread + out).decode().split("\n") if line]

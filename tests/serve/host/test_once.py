@@ -1,4 +1,4 @@
-"""The same request, sent again: by a bridge that is impatient, by many at once, and after a death at any moment."""
+"""Repeated requests: from an impatient bridge, from many at once, and after a death at any moment."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_processes_run_in_arrival_order_and_dead_ones_are_skipped(hosts: Hosts) 
 
 
 def begun(hosts: Hosts, prompt: str) -> Forked:
-    """Start a process that is to run a prompt."""
+    """Start a process that will run a prompt."""
     process = hosts.fork(*FREE)
     process.stdin.write(json.dumps(request(prompt, timeout_ms=30_000)).encode() + b"\n")
     process.stdin.close()

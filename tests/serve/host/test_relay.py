@@ -1,4 +1,4 @@
-"""`zot host --via-daemon`: the daemon answers, and where it does not, the request is run as if there were none."""
+"""`zot host --via-daemon`: the daemon answers; without one, the request runs in this process."""
 
 from __future__ import annotations
 

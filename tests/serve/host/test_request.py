@@ -1,4 +1,4 @@
-"""`zot host` as a bridge starts it: whatever happens, one object comes out in time, with the right exit code."""
+"""`zot host` as a bridge starts it: always one object, in time, with the right exit code."""
 
 from __future__ import annotations
 
@@ -443,7 +443,7 @@ def test_a_deadline_ends_a_tool_that_does_not_end(hosts: Hosts) -> None:
 
 
 def test_a_deadline_needs_no_event_loop(hosts: Hosts, tmp_path: Path) -> None:
-    """Whatever hangs in the main thread: here a file that is not there to be read."""
+    """Anything may hang in the main thread: here, reading a file."""
     os.mkfifo(tmp_path / "pipe.lab")
     got = hosts.say("hi", "--script", str(tmp_path / "pipe.lab"), timeout_ms=800)
     assert (failure(got.answer)[0], got.code) == ("TIMEOUT", 0)
@@ -604,7 +604,7 @@ def test_a_stalled_reader_cannot_delay_the_end(hosts: Hosts, given: Json) -> Non
 
 
 def test_an_unread_log_does_not_delay_the_answer(hosts: Hosts) -> None:
-    """What the policy denies is logged."""
+    """zot logs calls that the policy denies."""
     reading, writing = jammed()
     process = hosts.start(stderr=writing)
     out, _ = process.communicate(json.dumps(request("!bash true")).encode(), timeout=PATIENCE_S)

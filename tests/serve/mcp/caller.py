@@ -20,7 +20,7 @@ _PREFIX = "io.modelcontextprotocol/"
 
 
 def meta(capabilities: Frame | None = None, **more: Any) -> Frame:
-    """Return what a stateless client says with each request."""
+    """Return the fields that a stateless client sends with each request."""
     return {f"{_PREFIX}protocolVersion": STATELESS, f"{_PREFIX}clientCapabilities": capabilities or {}, **more}
 
 
@@ -116,7 +116,7 @@ class Caller(Zot):
         self.send({"jsonrpc": "2.0", "id": question["id"], "result": result})
 
     def leave(self) -> list[Frame]:
-        """End the input, return what still came, and see that it left in good order."""
+        """End the input, return the remaining messages, and check that the process exited in order."""
         self.hang_up()
         frames = self.rest()
         assert self.wait() == 0, self.errors()

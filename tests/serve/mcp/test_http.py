@@ -35,7 +35,7 @@ class WebCaller:
         return {**told, "MCP-Protocol-Version": STATELESS, "Mcp-Method": method, **named}
 
     async def post(self, method: str, _headers: dict[str, str] | None = None, **params: Any) -> Answer:
-        """Send a request, and return what came back."""
+        """Send a request, and return the response."""
         self._count += 1
         if not self.connection:
             params["_meta"] = meta(self.capabilities, **params.get("_meta", {}))

@@ -1,4 +1,4 @@
-"""A daemon that is reached over HTTP, in this process, and those who call it: politely or not."""
+"""A daemon reachable over HTTP, in this process, and its clients: polite and hostile ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE_S = 60.0
 
 
 class Answer(NamedTuple):
-    """What came back: the status, the headers with small letters, and the body."""
+    """A response: its status, its headers in lower case, and its body."""
 
     status: int
     headers: Mapping[str, str]
@@ -60,7 +60,7 @@ class Face:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Make one request, with ``Host`` as it should be unless another is given."""
+        """Make one request, with the right ``Host`` unless another is given."""
         lines = [f"{method} {path} HTTP/1.1", f"Host: {host or f'127.0.0.1:{self.port}'}", "Connection: close"]
         if body:
             lines.append(f"Content-Length: {len(body)}")
@@ -80,7 +80,7 @@ class Face:
             yield Client(socket)
 
     def audited(self) -> list[dict[str, Any]]:
-        """Return what the audit log and the access log have to say, in the order of time."""
+        """Return the entries of the audit log and the access log, in the order of time."""
         self.daemon.parts.audit.flush()
         logs = [self.home / "data" / "logs" / name for name in ("audit.log", "access.log")]
         lines = [json.loads(line) for path in logs if path.exists() for line in path.read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""What strangers try over HTTP: each is refused, written down, and has no effect; and no token is ever logged."""
+"""Attacks by strangers over HTTP: each is refused, logged, and has no effect; no token is ever logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`zot daemon --listen`: where it is reached, that it says so, and how it ends."""
+"""`zot daemon --listen`: its address, the line that announces it, and its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAB = ("daemon", "--provider", "lab")
 
 
 def lines(stream: IO[bytes], count: int) -> list[str]:
-    """Return the first lines of what a daemon says."""
+    """Return the first lines of a daemon's output."""
     said = b""
     while said.count(b"\n") < count:
         data = read_some(stream.fileno(), time.monotonic() + PATIENCE_S)
@@ -127,7 +127,7 @@ ASKS = (
 
 
 def healthy(client: socket.socket) -> bool:
-    """Ask how it is on a connection of its own."""
+    """Ask for its status on a connection of its own."""
     client.settimeout(PATIENCE_S)
     client.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
     return client.recv(100).startswith(b"HTTP/1.1 200 OK")

@@ -41,7 +41,7 @@ async def face(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Face]:
 
 
 def unnamed(updates: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return updates without what differs from one session to another."""
+    """Return updates without the fields that differ between sessions."""
     return [{key: value for key, value in one.items() if key not in ("sessionId", "seq")} for one in updates]
 
 

@@ -1,4 +1,4 @@
-"""The dashboard's assets, how they are served, and what the wheel has of them."""
+"""The dashboard's assets: how they are served, and which of them the wheel contains."""
 
 from __future__ import annotations
 

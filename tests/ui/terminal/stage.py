@@ -38,7 +38,7 @@ class Stage:
 
     @property
     def screen(self) -> str:
-        """What can be read."""
+        """The text on the screen."""
         strips = self.app.screen._compositor.render_strips()
         return "\n".join(strip.text.rstrip() for strip in strips)
 
@@ -104,7 +104,7 @@ async def stage(
     may_open: asyncio.Event | None = None,
     **settings: Any,
 ) -> AsyncIterator[Stage]:
-    """Have the app open a session in ``directory``, when it may, with a home of its own, as these settings say."""
+    """Have the app open a session in ``directory``, if allowed, with a home of its own and these settings."""
     home_directory = directory / "home"
     home_directory.mkdir(exist_ok=True)
     env = {"PATH": os.environ["PATH"], "HOME": str(directory), "ZOT_HOME": str(home_directory)}

@@ -19,7 +19,7 @@ RARE = "漢\u3000字 می\u200cخواهم 👩\u200d💻 a\u00a0b co\u00adop x\u
 
 
 def typed(person: Stage, sent: str) -> None:
-    """Type what a terminal would send."""
+    """Type the bytes that a terminal would send."""
     for event in linux_driver.XTermParser().feed(sent):  # type: ignore[attr-defined]
         person.app.post_message(event)
 

@@ -1,4 +1,4 @@
-"""Two terminals at one session that is in no daemon: each shows what the other does."""
+"""Two terminals at one session without a daemon: each shows the other's events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands in a transcript, and in a list to choose from, can be told apart without colours."""
+"""Entries of a transcript, and of a list to choose from, differ without colours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extensions in a terminal: what their commands do, their panels and notices, how they are trusted and reloaded."""
+"""Extensions in a terminal: their commands, panels and notices, their trust and reload."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ for frame in frames():
 
 
 def keys(extension: Extension) -> list[tuple[str, ...]]:
-    """Return what an extension was told about its panels."""
+    """Return the panel frames that an extension received."""
     return [
         (frame["type"], frame["panel_id"], frame.get("key", ""), frame.get("text", ""))
         for frame in extension.heard()
@@ -261,7 +261,7 @@ async def test_a_paste_in_a_panel_is_typed_there_and_a_long_one_goes_to_the_edit
 
 
 class Hands:
-    """A clock that stands still until it is moved on."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -1,4 +1,4 @@
-"""What keys and commands do that nothing else depends on: leaving, undoing, scrolling, searching, storing a key."""
+"""Independent keys and commands: leaving, undoing, scrolling, searching, storing a key."""
 
 from __future__ import annotations
 

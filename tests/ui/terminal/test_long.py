@@ -14,7 +14,7 @@ from zot.ui.terminal.styles import Look
 
 
 class Counted(AnswerEntry):
-    """An answer that knows how often any was drawn."""
+    """An answer that records whether it was drawn."""
 
     drawings = 0
 

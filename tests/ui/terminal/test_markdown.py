@@ -1,4 +1,4 @@
-"""Markdown that is drawn while it is written looks as if it had been there at once."""
+"""Streamed Markdown looks the same as Markdown drawn at once."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_long_block_in_pieces_looks_as_a_whole(text: str) -> None:
 
 
 class Weighed(Flow):
-    """Knows how much is drawn at once."""
+    """Records how much is drawn at once."""
 
     most = 0
 

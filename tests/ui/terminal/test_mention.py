@@ -1,4 +1,4 @@
-"""Files that are named in a prompt: whatever can be written is offered, and found again."""
+"""Files that are named in a prompt: every name that can be written is offered, and found again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys that come together are obeyed in the order in which they were pressed."""
+"""Keys that arrive together take effect in the order in which they were pressed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ui.terminal.stage import Stage, stage
 
 
 def press_at_once(person: Stage, *keys: str) -> None:
-    """Press keys faster than anything can be done about them."""
+    """Press keys faster than the app can handle them."""
     for key in keys:
         person.app.post_message(Key("space" if key == " " else key, key if len(key) == 1 else None))
 

@@ -1,4 +1,4 @@
-"""Where the terminal works: small and large, dark and light, with and without colours."""
+"""The terminal in every environment: small and large, dark and light, with and without colours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The terminal as a process on a real terminal: how it begins, and that the terminal is as it was when it ends."""
+"""The terminal as a process on a real terminal: its start, and the state in which it leaves the terminal."""
 
 from __future__ import annotations
 
@@ -388,5 +388,5 @@ def test_the_name_of_a_directory_cannot_control_the_terminal_at_the_end(tmp_path
 
 
 def _raw(written: bytes) -> list[bytes]:
-    """Return what of the name came as it is."""
+    """Return the part of the name that arrived unchanged."""
     return [part for part in (b"\x1b]0;PWNED", b"PWNED\x07", b"\x1b[2Jil", "\u202e".encode()) if part in written]

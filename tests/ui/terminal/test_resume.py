@@ -132,7 +132,7 @@ async def test_an_answer_is_whole_although_a_compaction_failed_after_it(tmp_path
 
 
 def _above(screen: str) -> str:
-    """Return what stands above the editor."""
+    """Return the text above the editor."""
     return screen.partition("───")[0]
 
 

@@ -15,7 +15,14 @@ from zot.errors import AgentError, ConnectionLost, NoSuchSession, RunCancelled, 
 from zot.events import AgentEvent, Done, Reconfigured, UserMessage
 from zot.messages import ImageBlock, ShownCall, ShownResult
 from zot.panels import CommandAnswer, CommandInfo
-from zot.serve.acp.session import Conversation, EditorSessions, Options, PromptReply, SessionBackend, SessionListing
+from zot.serve.acp.session import (
+    EditorSessions,
+    Options,
+    PromptReply,
+    ReplayedConversation,
+    SessionBackend,
+    SessionListing,
+)
 from zot.session.history import Batch
 from zot.wire import acp
 from zot.wire.daemon_client import UpdateListener
@@ -246,13 +253,13 @@ class DaemonSession(SessionBackend):
         ran = await self._session.run_command(name, args)
         return CommandAnswer(ran.extension, ran.action, "", ran.insert, ran.display)
 
-    async def conversation(self) -> Conversation:
+    async def conversation(self) -> ReplayedConversation:
         self._open_calls = ()
         page = await self._session.past()
         if page.last_seq and self._following is None:
             self._replayed = page.last_seq
             self._after = page.last_seq if self._after is None else min(self._after, page.last_seq)
-        return Conversation([one.past() for one in page.messages])
+        return ReplayedConversation([one.past() for one in page.messages])
 
     async def old_text(self, call_id: str) -> str | None:
         return None  # The daemon does not tell.

@@ -23,15 +23,15 @@ from zot.panels import CommandAnswer, CommandInfo
 from zot.runtime.check import check
 from zot.runtime.modes import SessionModes
 from zot.runtime.open import HOSTED, OpenRequest, open_session
-from zot.runtime.pool import Channel, NewSessionSettings, SessionPool
+from zot.runtime.pool import Channel, NewSessionSettings, PoolLimits, SessionPool
 from zot.runtime.shared import SharedResources
 from zot.serve.acp.session import (
     MAX_OLD_BYTES,
-    Conversation,
     EditorSessions,
     Options,
     OptionValue,
     PromptReply,
+    ReplayedConversation,
     SessionBackend,
     SessionListing,
 )
@@ -236,7 +236,7 @@ class OwnSession(SessionBackend, Channel):
         self._owner.used(self._id)
         return await self._loaded.run_command(name, args)
 
-    async def conversation(self) -> Conversation:
+    async def conversation(self) -> ReplayedConversation:
         self._replaced = None
         session, before, newest = self._loaded, self._loaded.history.before, self._newest
         self.hold()
@@ -245,9 +245,9 @@ class OwnSession(SessionBackend, Channel):
             for batch in held:
                 self.view.deliver_replayed(batch)
         if before is None:
-            return Conversation(tuple(session.history.transcript.messages))
+            return ReplayedConversation(tuple(session.history.transcript.messages))
         rows = await session.store.read(before.seq, max(0, newest - before.seq))
-        return Conversation(before.messages, [row for _, row in rows if isinstance(row, AgentEvent)])
+        return ReplayedConversation(before.messages, [row for _, row in rows if isinstance(row, AgentEvent)])
 
     async def old_text(self, call_id: str) -> str | None:
         store = self._loaded.store
@@ -383,7 +383,7 @@ class OwnSessions(EditorSessions):
                     self._open,
                     lambda session_id: OwnSession(session_id, self),
                     self._journal,
-                    limit=_MAX_SESSIONS,
+                    limits=PoolLimits(_MAX_SESSIONS),
                     own_process=True,
                 )
 

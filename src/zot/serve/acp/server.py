@@ -17,6 +17,7 @@ from zot.errors import NoSuchSession, RunCancelled, explained
 from zot.runtime.shared import SharedResources
 from zot.serve.acp.own_sessions import OwnSessions
 from zot.serve.acp.session import AcpSession, EditorSessions, PromptReply, SessionBackend, encode_failure
+from zot.serve.stdio import GreetedStreams
 from zot.serve.streams import StreamWriter, serve_lines
 from zot.session.session import Session
 from zot.text import visible
@@ -38,7 +39,7 @@ from zot.wire.jsonrpc import (
     encode_result,
     frame_too_large,
 )
-from zot.wire.lines import LineSplitter, TooLong
+from zot.wire.lines import TooLong
 
 if TYPE_CHECKING:
     from zot.client.client import Client
@@ -450,9 +451,7 @@ def _normal(path: str | None) -> str | None:
 def serve_stdio(
     config: Config,
     greeting: AcpGreeting,
-    lines: LineSplitter,
-    waiting: Sequence[bytes | TooLong],
-    descriptors: tuple[int, int],
+    streams: GreetedStreams,
     *,
     overrides: ConfigOverrides,
     mode: str | None,
@@ -471,4 +470,4 @@ def serve_stdio(
 
         return AcpServer(config, greeting, output, EditorDaemonSessions(connect, config.agent))
 
-    return asyncio.run(serve_lines(make, lines, waiting, descriptors))
+    return asyncio.run(serve_lines(make, streams))

@@ -9,10 +9,11 @@ import stat
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
 
+from zot.config.flags import Reasoning
 from zot.errors import (
     AgentError,
     AuthFailed,
@@ -56,7 +57,6 @@ log = logging.getLogger("zot")
 
 #: The largest file whose former content a diff shows.
 MAX_OLD_BYTES: Final = 1 << 20
-_REASONING: Final = ("off", "low", "medium", "high")
 #: The command of zot itself.
 _COMPACT: Final = CommandInfo("compact", "Replace the older part of the conversation by a summary.", "zot")
 
@@ -82,7 +82,7 @@ class Options(msgspec.Struct, frozen=True):
     modes: Sequence[OptionValue] = ()
 
 
-class Conversation(msgspec.Struct, frozen=True):
+class ReplayedConversation(msgspec.Struct, frozen=True):
     """A conversation to replay: its ``messages`` before the current run, and the ``events`` of that run so far."""
 
     messages: Sequence[Message | PastMessage]
@@ -177,7 +177,7 @@ class SessionBackend(ABC):
         """Run a command. Raise AgentError."""
 
     @abstractmethod
-    async def conversation(self) -> Conversation:
+    async def conversation(self) -> ReplayedConversation:
         """Return the conversation to replay; events that are not part of it are delivered after `follow`."""
 
     @abstractmethod
@@ -676,7 +676,7 @@ def _config_options(now: Options) -> list[dict[str, Any]]:
     if now.mode:
         options.insert(0, _select("mode", "Mode", "mode", now.mode, {one.id: one.name for one in now.modes}))
     if now.reasoning:
-        levels = {level: level.capitalize() for level in _REASONING}
+        levels = {level: level.capitalize() for level in get_args(Reasoning)}
         options.append(_select("reasoning", "Reasoning", "thought_level", now.reasoning, levels))
     return options
 

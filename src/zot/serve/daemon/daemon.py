@@ -282,7 +282,7 @@ class Daemon:
         settings = self.parts.settings
         self.server_version = settings.server_version or __version__
         pool = self.sessions.pool
-        pool.limit, pool.idle_s = settings.max_sessions, settings.idle_s
+        pool.limits = msgspec.structs.replace(pool.limits, loaded=settings.max_sessions, idle_s=settings.idle_s)
         if not self._stopping.is_set():  # The stop request may have set its own grace period.
             self.grace_s = settings.grace_s
         pool.renew()

@@ -22,7 +22,7 @@ from zot.messages import timestamp
 from zot.providers.models import Model
 from zot.runtime.check import check, working_directory
 from zot.runtime.open import HOSTED, OpenRequest, open_session, open_unrecorded, preload
-from zot.runtime.pool import NewSessionSettings, SessionPool
+from zot.runtime.pool import NewSessionSettings, PoolLimits, SessionPool
 from zot.runtime.provider_choice import EarlierProviders, models_of
 from zot.runtime.toolbox import warn_without_sandbox
 from zot.serve.daemon.catalog import SessionCatalog
@@ -61,8 +61,7 @@ class DaemonSessions:
             self.opener.opening,
             self._new_feed,
             self._journal,
-            limit=settings.max_sessions,
-            idle_s=settings.idle_s,
+            limits=PoolLimits(settings.max_sessions, idle_s=settings.idle_s),
             own_process=daemon.parts.own_process,
             resumes=not daemon.parts.worker_pool,
         )

@@ -15,17 +15,18 @@ from zot.errors import NoSuchSession, UserError
 from zot.journal.opening import open_journal
 from zot.journal.recorded_sessions import SessionJournal
 from zot.runtime.open import HOSTED, OpenRequest, open_session
-from zot.runtime.pool import Channel, NewSessionSettings, SessionPool
+from zot.runtime.pool import Channel, NewSessionSettings, PoolLimits, SessionPool
 from zot.runtime.shared import SharedResources
 from zot.serve.mcp.agent import AgentService, McpSessions
 from zot.serve.mcp.server import McpAnswered, McpClientConnection, McpService
+from zot.serve.stdio import GreetedStreams
 from zot.serve.streams import StreamWriter, serve_lines
 from zot.session.history import Batch
 from zot.session.recovery import WaitingRuns
 from zot.session.session import Session
 from zot.wire.daemon import Grant
 from zot.wire.jsonrpc import NULL, Bad, Reply, RpcRequest, decode, encode_error, frame_too_large
-from zot.wire.lines import LineSplitter, TooLong
+from zot.wire.lines import TooLong
 from zot.wire.mcp_server import McpGreeting
 
 #: The most sessions loaded at once; the least recently used idle one is unloaded for the next.
@@ -125,7 +126,8 @@ class OwnMcpSessions(McpSessions):
         async with self._starting:
             if self._opened is None:
                 journal = await open_journal(journal_path(self._config))
-                pool = SessionPool(self._open, lambda _: _Unfollowed(), journal, limit=_MAX_SESSIONS, own_process=True)
+                limits = PoolLimits(_MAX_SESSIONS)
+                pool = SessionPool(self._open, lambda _: _Unfollowed(), journal, limits=limits, own_process=True)
                 self._opened = pool, journal
         return self._opened
 
@@ -178,9 +180,7 @@ def check_directory(cwd: str | None) -> None:
 def serve_stdio(
     config: Config,
     greeting: McpGreeting,
-    lines: LineSplitter,
-    waiting: Sequence[bytes | TooLong],
-    descriptors: tuple[int, int],
+    streams: GreetedStreams,
     *,
     overrides: ConfigOverrides,
 ) -> int:
@@ -190,4 +190,4 @@ def serve_stdio(
         sessions = OwnMcpSessions(config, overrides, resources)
         return McpLineServer(AgentService(sessions), greeting, output, sessions)
 
-    return asyncio.run(serve_lines(make, lines, waiting, descriptors))
+    return asyncio.run(serve_lines(make, streams))

@@ -39,7 +39,7 @@ from zot.ui.terminal.mentions import named_images
 from zot.ui.terminal.panel_views import PanelEvent, Panels, PanelView
 from zot.ui.terminal.question_views import ApprovalDialogs, Form, QuestionDialogs, QuestionQueue, QuestionView
 from zot.ui.terminal.slash import Option, ask_trust, offer_retry
-from zot.ui.terminal.status import StatusLine
+from zot.ui.terminal.status_line import StatusLine
 from zot.ui.terminal.styles import Level, Look, look_for, safe
 from zot.ui.terminal.textual_patches import Ground, collect_briefly, on_worker_end
 from zot.ui.terminal.transcript_view import Pace, TranscriptView
