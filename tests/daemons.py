@@ -179,6 +179,8 @@ class Caller:
         self.heard: list[Frame] = []
         #: A reference that keeps the object alive.
         self.keeps: list[object] = []
+        #: Answers that were read on the way to another one.
+        self._early: list[Frame] = []
         self._numbers = count(1)
         self._asked = Asked()
 
@@ -213,11 +215,17 @@ class Caller:
         return frame
 
     async def answer(self, number: Any) -> Frame:
-        """Read up to the answer to a request and return it."""
+        """Return the answer to a request: read already on the way to another one, or read now."""
+        for frame in self._early:
+            if frame["id"] == number:
+                self._early.remove(frame)
+                return frame
         while True:
             frame = await self.read()
-            if "method" not in frame and frame["id"] == number:
-                return frame
+            if "method" not in frame:
+                if frame["id"] == number:
+                    return frame
+                self._early.append(frame)
 
     async def ask(self, method: str, **params: Any) -> Frame:
         """Send a request and return the answer; earlier messages are in ``heard``."""
@@ -240,6 +248,8 @@ class Caller:
         """Read up to an update with these values and return it."""
         while True:
             frame = await self.read()
+            if "method" not in frame:
+                self._early.append(frame)
             params = frame.get("params", {})
             if all(params.get(key) == value for key, value in wanted.items()):
                 return dict(params)

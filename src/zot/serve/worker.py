@@ -217,21 +217,28 @@ class FleetWorker:
     # Requests of clients.
 
     async def _answer_requests(self) -> None:
-        if not (held := self._journal.leases.held):
+        """Answer the requests on open sessions. Those on a session that is being taken over wait until it is open."""
+        held = self._journal.leases.held
+        here = [self._pool.session(one) for one in self._pool.ids if one not in self._takeovers]
+        stores = [(session.store, session) for session in here if session is not None]
+        by_number = {
+            store.number: session
+            for store, session in stores
+            if isinstance(store, SessionStore) and store.number in held
+        }
+        if not by_number:
             return
-        stores = [(session.store, session) for session in self._pool.sessions]
-        by_number = {store.number: session for store, session in stores if isinstance(store, SessionStore)}
-        for taken in await self._journal.writing(worker_requests.take, [*held]):
-            session = by_number.get(taken.session)
+        for taken in await self._journal.writing(worker_requests.take, [*by_number]):
+            session = by_number[taken.session]
             outcome, aborted_run = _answered(session, taken), None
-            if session is not None and isinstance(taken.request, AbortRun) and not outcome.problem:
+            if isinstance(taken.request, AbortRun) and not outcome.problem:
                 aborted_run = session.history.run
             await self._journal.writing(worker_requests.conclude, taken, outcome, aborted_run)
 
 
-def _answered(session: Session | None, taken: TakenRequest) -> Outcome:
+def _answered(session: Session, taken: TakenRequest) -> Outcome:
     """Do what a client asked of a run; return what became of it."""
-    if session is None or not session.worker.busy:
+    if not session.worker.busy:
         return Outcome("No active turn for this session", is_late=True)
     try:
         match taken.request:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from daemons import PATIENCE_S, Caller, Frame, Running, running
+from daemons import PATIENCE_S, Caller, Running, running
 from zot.config.configured_agents import AgentConfigs
 from zot.config.paths import DaemonPaths
 from zot.fleet.pools import abandoned
@@ -63,12 +63,6 @@ async def working(home: Path, store: str, name: str, *, pool: str = "default", *
 
 async def opened(caller: Caller, session_id: str, cwd: Path) -> None:
     await caller.get("session/new", sessionId=session_id, agentAlias="default", cwd=str(cwd))
-
-
-async def answered(caller: Caller, number: int) -> Frame:
-    """Return the answer to a request, whether or not it was read already."""
-    found = [frame for frame in caller.heard if "method" not in frame and frame["id"] == number]
-    return found[0] if found else await caller.answer(number)
 
 
 async def test_clients_at_two_gateways_see_one_run_of_a_worker(tmp_path: Path, database: str) -> None:
@@ -169,12 +163,12 @@ async def test_prompts_wait_for_a_worker_and_can_be_taken_back(tmp_path: Path, d
         async with asyncio.timeout(PATIENCE_S):
             while "error" in await caller.ask("session/take_back", sessionId="s", promptId="b"):
                 await asyncio.sleep(0.05)  # It is not in the queue yet.
-        assert (await answered(caller, second))["result"]["stopReason"] == "cancelled"
+        assert (await caller.answer(second))["result"]["stopReason"] == "cancelled"
         status = await one.journal.reading(status_of_fleet)
         assert (status.workers, status.sessions, status.leased, status.abandoned) == ((), 1, 0, 0)
         assert [(pool.name, pool.waiting, pool.running) for pool in status.pools] == [("default", 1, 0)]
         async with working(tmp_path, database, "worker"):
-            assert (await answered(caller, first))["result"]["content"] == "one"
+            assert (await caller.answer(first))["result"]["content"] == "one"
         assert [event["type"] for _, event in await one.events("s")].count("done") == 1
 
 
@@ -211,7 +205,7 @@ async def test_the_agent_decides_the_pool_else_the_directory(tmp_path: Path, dat
         assert {pool.name: pool.waiting for pool in status.pools} == {"default": 1, "fast": 1, "large": 1}
         for pool, name in (("large", "b"), ("default", "c"), ("fast", "a")):
             async with working(tmp_path / "one", database, pool, pool=pool):
-                assert (await answered(caller, numbers[name]))["result"]["content"] == name
+                assert (await caller.answer(numbers[name]))["result"]["content"] == name
 
 
 async def test_a_worker_leaves_the_sessions_of_other_pools(tmp_path: Path, database: str) -> None:
@@ -257,7 +251,7 @@ async def test_a_tenant_has_a_limit_of_waiting_prompts_and_of_sessions_that_run(
         code, why = await caller.error("session/prompt", sessionId="c", prompt="!echo more")
         assert (code, "in 2 sessions" in why, "session/cancel" in why) == (-32002, True, True), why
         async with working(tmp_path / "one", database, "worker"):
-            ends = [(await answered(caller, number))["result"]["stopReason"] for number in waiting]
+            ends = [(await caller.answer(number))["result"]["stopReason"] for number in waiting]
             assert sorted(ends) == ["cancelled", "cancelled", "end_turn", "end_turn"]
             answer = await caller.get("session/prompt", sessionId="c", prompt="!echo done")
             assert answer["content"] == "done"
@@ -280,7 +274,7 @@ async def test_the_metrics_of_a_gateway_have_its_fleet(tmp_path: Path, database:
         age = next(line for line in text.split("\n") if line.startswith("zot_fleet_prompt_age_seconds{"))
         assert float(age.split()[-1]) > 0
         async with working(tmp_path, database, "worker"):
-            await answered(caller, number)
+            await caller.answer(number)
             assert "\nzot_fleet_workers 1\n" in await metrics(one)
 
 
@@ -297,7 +291,7 @@ async def test_the_next_prompt_of_a_session_begins_without_a_poll(
         caller = await one.caller()
         await opened(caller, "s", tmp_path / "work")
         numbers = [caller.call("session/prompt", sessionId="s", prompt=f"!echo {at}") for at in range(3)]
-        assert [(await answered(caller, number))["result"]["content"] for number in numbers] == ["0", "1", "2"]
+        assert [(await caller.answer(number))["result"]["content"] for number in numbers] == ["0", "1", "2"]
 
 
 async def test_thousands_of_deltas_need_few_notifications(tmp_path: Path, database: str) -> None:

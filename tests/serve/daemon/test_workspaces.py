@@ -22,7 +22,7 @@ from zot.serve.daemon.daemon import DaemonParts
 from zot.serve.daemon.logs import LogFile
 from zot.serve.workspaces import Workspaces, branch_of
 
-from .test_gateway import answered, opened, seen_as, working
+from .test_gateway import opened, seen_as, working
 
 
 def git(*words: str, cwd: Path) -> str:
@@ -55,7 +55,7 @@ def machine(tmp_path: Path, name: str, repository: Path) -> Path:
 
 
 async def ran(caller: Caller, command: str) -> str:
-    answer = await answered(caller, caller.call("session/prompt", sessionId="s", prompt=f"!bash {command}"))
+    answer = await caller.answer(caller.call("session/prompt", sessionId="s", prompt=f"!bash {command}"))
     assert answer["result"]["stopReason"] == "end_turn", answer
     return str(answer["result"]["content"])
 
