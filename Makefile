@@ -27,7 +27,7 @@ demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
 
 test: $(COMPILED)
-	@$(PYTEST) -n $(WORKERS) --dist worksteal $(TESTS)
+	@$(PYTEST) --forks $(WORKERS) $(TESTS)
 
 # The suite on every Python that this machine has. CI runs test-quick: a part of it on all but the default one.
 test-all: test
@@ -52,14 +52,14 @@ check: $(STAMP)
 # All attacks, also the slow ones. Root runs them twice, the second time as a user without rights. The fast ones are in
 # `make test`, too.
 attacks: $(STAMP)
-	@ZOT_ATTACKS=all $(PYTEST) -n $(WORKERS) --dist worksteal tests/attacks
+	@ZOT_ATTACKS=all $(PYTEST) --forks $(WORKERS) tests/attacks
 	@ZOT_ATTACKS=unprivileged PYTHONDONTWRITEBYTECODE=1 $(BIN)/python scripts/unprivileged.py \
-		$(BIN)/python -m pytest -p no:inline_snapshot -n $(WORKERS) --dist worksteal tests/attacks
+		$(BIN)/python -m pytest -p no:inline_snapshot --forks $(WORKERS) tests/attacks
 
 # The dashboard in a real browser: every view, hundreds of lost connections, long sessions, accessibility. A minute or two.
 # PICTURES=DIR also saves screenshots there; AXE=DIR is where npm has installed axe-core.
 web-test: $(STAMP)
-	@ZOT_WEB=all $(PYTEST) -n 2 tests/dashboard
+	@ZOT_WEB=all $(PYTEST) --forks 2 tests/dashboard
 	@if [ -n "$(PICTURES)" ]; then $(BIN)/python scripts/dashboard_pictures.py $(PICTURES); fi
 
 format: $(STAMP)

@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,14 @@ import pytest
 from hypothesis import settings
 
 from editor import Editor
-from forked import ForkServer
+from forked import ForkServer, the_fork_server
 from harness import Zot, serving
 from hosts import Hosts
 from shell import Shell
 from zot.providers.lab.script import demo
 
 #: Plugins: report tests that lack a program, fail on leftovers, fewer messages of workers.
-pytest_plugins = ["optional_report", "leftovers", "quiet_workers", "postgres"]
+pytest_plugins = ["optional_report", "leftovers", "quiet_workers", "postgres", "forked_workers"]
 
 # The same examples on every run, nothing written to disk, and no deadline: a slow machine is not a failure.
 settings.register_profile("zot", derandomize=True, database=None, deadline=None)
@@ -37,12 +37,19 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     """Freeze the collected tests, so that the garbage collector does not scan them again and again."""
+    gc.disable()
+    try:
+        result = yield
+    finally:
+        gc.enable()
     gc.collect()
     gc.freeze()
     # The default of 700 new objects per collection takes an eighth of the run.
     gc.set_threshold(10_000)
+    return result
 
 
 @pytest.fixture
@@ -79,11 +86,19 @@ def shell(tmp_path: Path, fork_server: ForkServer) -> Shell:
     return Shell(tmp_path, fork_server)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def fork_server() -> Iterator[ForkServer]:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Have a fork server, which all forked workers share."""
+    with ForkServer() as server:
+        if session.config.option.forks > 1:
+            server.start()
+        return (yield)
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> ForkServer:
     """The fork server of this test run."""
-    with ForkServer() as started:
-        yield started
+    return the_fork_server()
 
 
 @pytest.fixture

@@ -3,12 +3,14 @@
 It is detached, so that tests that inspect their children do not see it, and ends when the control socket closes.
 
 A request is a JSON object (`argv`, `cwd`, `env`) with four descriptors: the three standard streams, and a pipe to
-report the pid and then the exit code, each on a line. Each fork has its own parent, which waits for it.
+report the pid and then the exit code, each on a line.
 """
 
 import gc
 import json
 import os
+import select
+import signal
 import socket
 import sys
 from collections.abc import Collection, Iterable
@@ -56,44 +58,67 @@ def make_what_is_made_once() -> None:
 
 
 def serve(control: socket.socket) -> None:
-    """Fork on request until the control socket closes."""
-    while True:
-        order, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 4)
-        reap()
-        if not order:
-            return
-        if os.fork() == 0:
-            control.detach()
-            attend(json.loads(order), descriptors)
-        for descriptor in descriptors:
-            os.close(descriptor)
+    """Fork on request until the control socket closes, then wait for the last fork to end."""
+    reports: dict[int, int] = {}
+    ended, ending = os.pipe()
+    os.set_blocking(ending, False)
+    signal.set_wakeup_fd(ending, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    poll, is_open = select.poll(), True
+    poll.register(ended, select.POLLIN)
+    poll.register(control, select.POLLIN)
+    while is_open or reports:
+        for descriptor, _ in poll.poll():
+            if descriptor == ended:
+                os.read(ended, 1 << 16)
+            elif (started := start(control)) is not None:
+                reports.update([started])
+            else:
+                poll.unregister(control)
+                is_open = False
+        reap(reports)
 
 
-def reap() -> None:
-    """Reap ended children."""
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
-def attend(order: dict[str, Any], descriptors: list[int]) -> NoReturn:
-    """Be the parent of one fork: report its pid and its exit code."""
+def start(control: socket.socket) -> tuple[int, int] | None:
+    """Fork as the next request says. Return the pid and the pipe to report to; None at the end of the requests."""
+    order, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 4)
+    if not order:
+        return None
     *streams, report = descriptors
     if (pid := os.fork()) == 0:
-        become(order, streams)
-    for descriptor in (0, 1, 2, *streams):
+        control.detach()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        become(json.loads(order), streams)
+    for descriptor in streams:
         os.close(descriptor)
-    os.write(report, f"{pid}\n".encode())
-    _, status = os.waitpid(pid, 0)
-    os.write(report, f"{os.waitstatus_to_exitcode(status)}\n".encode())
-    os._exit(0)
+    tell(report, pid)
+    return pid, report
+
+
+def reap(reports: dict[int, int]) -> None:
+    """Report the exit codes of ended forks."""
+    with suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            report = reports.pop(pid)
+            tell(report, os.waitstatus_to_exitcode(status))
+            os.close(report)
+
+
+def tell(report: int, number: int) -> None:
+    """Write a number to a report, which the test may have closed."""
+    with suppress(BrokenPipeError):
+        os.write(report, f"{number}\n".encode())
 
 
 def become(order: dict[str, Any], streams: list[int]) -> NoReturn:
     """Run zot as freshly loaded."""
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
-    os.closerange(3, 64)
+    os.closerange(3, 1 << 12)
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["env"])

@@ -28,14 +28,19 @@ def run(
     argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path = ".", given: bytes = b""
 ) -> subprocess.CompletedProcess[bytes]:
     """Run zot to its end, as `subprocess.run` would, from the fork server of this test run."""
-    process = _open[0].fork(argv, Path(cwd).absolute(), dict(env))
+    process = the_fork_server().fork(argv, Path(cwd).absolute(), dict(env))
     out, errors = process.communicate(given)
     assert process.returncode is not None
     return subprocess.CompletedProcess(["zot", *argv], process.returncode, out, errors)
 
 
+def the_fork_server() -> ForkServer:
+    """Return the fork server of this test run."""
+    return _open[0]
+
+
 class ForkServer:
-    """The client of `fork_server.py`, which is started with the first fork."""
+    """The client of `fork_server.py`, which is started with the first fork. Forks of this process share it."""
 
     def __init__(self) -> None:
         self._control, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -43,8 +48,7 @@ class ForkServer:
 
     def fork(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> Forked:
         """Fork a process."""
-        if self._lives is None:
-            self._lives = self._start()
+        self.start()
         (stdin, our_stdin), (our_stdout, stdout), (our_stderr, stderr), (our_report, report) = (
             os.pipe() for _ in range(4)
         )
@@ -55,9 +59,11 @@ class ForkServer:
             os.close(descriptor)
         return Forked(our_stdin, our_stdout, our_stderr, our_report)
 
-    def _start(self) -> int:
-        """Start the server, and return a pipe that reaches its end when the server and all its forks have ended."""
-        ours, theirs = os.pipe()
+    def start(self) -> None:
+        """Start the server, unless it runs. A pipe reaches its end when the server and all its forks have ended."""
+        if self._lives is not None:
+            return
+        self._lives, theirs = os.pipe()
         with self._theirs as control:
             subprocess.run(
                 [sys.executable, Path(__file__).parent / "fork_server.py", str(control.fileno())],
@@ -65,7 +71,6 @@ class ForkServer:
                 timeout=PATIENCE_S,
             )  # fmt: skip
         os.close(theirs)
-        return ours
 
     def __enter__(self) -> Self:
         _open.append(self)

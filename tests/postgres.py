@@ -18,7 +18,6 @@ import pytest
 _SCRIPT = SimpleNamespace(**runpy.run_path(str(Path(__file__).parent.parent / "scripts" / "postgres.py")))
 #: A server of one's own, to be stopped and restarted.
 Server: Any = _SCRIPT.Server
-_users: list[Path] = []
 
 
 def _note(config: pytest.Config) -> Path:
@@ -40,28 +39,25 @@ def _locked(note: Path) -> Iterator[dict[str, Any]]:
         file.write(json.dumps(known))
 
 
-@pytest.fixture
-def database(request: pytest.FixtureRequest) -> str:
-    """The address of an empty database."""
+@pytest.fixture(scope="session")
+def postgres_server(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """The file that says where the server is. The last user of the run stops the server."""
     note = _note(request.config)
     with _locked(note) as known:
-        if not _users:
-            _users.append(note)
-            known["users"] = known.get("users", 0) + 1
+        known["users"] = known.get("users", 0) + 1
         if "directory" not in known:
-            server = Server()
-            known["directory"] = str(server.directory)
-        name = f"zot_{uuid4().hex[:12]}"
+            known["directory"] = str(Server().directory)
+    yield note
+    with _locked(note) as known:
+        known["users"] -= 1
+        if not known["users"]:
+            _SCRIPT.remove(known.pop("directory"))
+
+
+@pytest.fixture
+def database(postgres_server: Path) -> str:
+    """The address of an empty database."""
+    name = f"zot_{uuid4().hex[:12]}"
+    with _locked(postgres_server) as known:
         _SCRIPT.execute(known["directory"], f"CREATE DATABASE {name}")
     return str(_SCRIPT.address_in(known["directory"], name))
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_sessionfinish() -> None:
-    """Stop the server after its last user."""
-    for note in _users:
-        with _locked(note) as known:
-            known["users"] -= 1
-            if not known["users"]:
-                _SCRIPT.remove(known.pop("directory"))
-    _users.clear()

@@ -140,8 +140,8 @@ def test_any_text_gives_a_well_formed_page_with_web_and_mail_links_only(text: st
 )  # fmt: skip
 def test_no_text_takes_long_or_exhausts_the_stack(piece: str) -> None:
     began = time.process_time()
-    Outline(markdown(f"{piece * 20_000}x"))
-    assert time.process_time() - began < 30  # Under a second on an idle machine.
+    Outline(markdown(f"{piece * 4_000}x"))
+    assert time.process_time() - began < 5  # Less than 0.2 s on an idle machine.
 
 
 def test_text_nested_too_deeply_is_shown_verbatim() -> None:
