@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from harness import PATIENCE_S
 from store_watch import StoreWatch
 from zot.errors import ConfigError, LeaseLost, StoreFailed
 from zot.events import Done, TextDelta
+from zot.journal.connection import Connection
 from zot.journal.opening import open_journal
 from zot.journal.postgres.connection import parsed
 from zot.journal.postgres.journal import PostgresJournal
@@ -127,6 +129,34 @@ async def test_dropped_connections_lose_no_row_and_repeat_none(
     await record.settled()
     record.end()
     assert await record.read(0, 999) == [*enumerate([*deltas, Done()], 1)]
+
+
+async def test_a_worker_that_freezes_in_a_transaction_does_not_hold_up_others(
+    journals: tuple[PostgresJournal, PostgresJournal],
+) -> None:
+    mine, theirs = [await journal.record("a") for journal in journals]
+    await mine.begin()
+    frozen, thawed = threading.Event(), threading.Event()
+
+    def freeze(connection: Connection) -> str:
+        connection.execute("SELECT 1 FROM sessions WHERE number = ? FOR UPDATE", (mine.number,))
+        if not frozen.is_set():
+            frozen.set()
+            thawed.wait(PATIENCE_S)
+        return str(connection.execute("SELECT 'tried again'").fetchone()[0])
+
+    stuck = asyncio.create_task(journals[0].writing(freeze))
+    await asyncio.to_thread(frozen.wait, PATIENCE_S)
+    journals[0].leases.drop(mine)
+    await asyncio.sleep(0)
+    async with asyncio.timeout(PATIENCE_S):
+        while not await theirs.is_free():
+            await asyncio.sleep(0.05)
+        await theirs.begin()  # The server has ended the transaction.
+    assert not stuck.done()
+    theirs.end()
+    thawed.set()
+    assert await stuck == "tried again"
 
 
 async def test_two_machines_may_create_the_tables_and_a_session_at_once(database: str) -> None:
