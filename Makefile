@@ -21,7 +21,7 @@ PYTHONS ?= $(shell $(PYTHON) scripts/pythons.py)
 # How much of the faults is tried: "--sample 50", "--only prompt".
 FAULTS ?=
 
-.PHONY: demo test test-all test-quick check attacks web-test bench clean format lab-agents acp-clients mcp-conformance faults mutants lock docs release fleet-test fleet-demo
+.PHONY: demo test test-all test-quick check attacks web-test bench clean format lab-agents acp-clients mcp-conformance faults mutants lock docs release fleet-test fleet-demo manifests
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
@@ -85,10 +85,14 @@ acp-clients: $(STAMP)
 faults: $(STAMP)
 	@$(BIN)/python scripts/faults.py $(FAULTS)
 
-# Three workers, two gateways, 200 sessions; workers are killed and frozen, connections dropped, the database restarted.
-# FLEET="--seconds 600" is the long form.
+# Three workers, two gateways, 200 sessions; workers are killed and frozen, networks cut, connections dropped, the database
+# restarted. FLEET="--nightly --seed 7" takes ten minutes.
 fleet-test: $(STAMP)
 	@$(BIN)/python scripts/fleet.py $(FLEET)
+
+# The Compose file and the Kubernetes manifests, against their schemas. Installs these on the first run.
+manifests: $(STAMP)
+	@$(BIN)/python scripts/manifests.py
 
 # A fleet on this machine: a worker is killed in the middle, and nothing is lost.
 fleet-demo: $(STAMP)

@@ -74,13 +74,15 @@ def remove(directory: str | Path) -> None:
 class Server:
     """A server with its own data, in a new directory."""
 
-    def __init__(self, *, port: int = 0, fast: bool = True, settings: dict[str, str] | None = None) -> None:
-        """Without a ``port`` it listens on its Unix socket only."""
+    def __init__(
+        self, *, port: int = 0, host: str = "127.0.0.1", fast: bool = True, settings: dict[str, str] | None = None
+    ) -> None:
+        """Without a ``port`` it listens on its Unix socket only; ``host`` is an address of this machine."""
         self.directory = Path(tempfile.mkdtemp(prefix="zot-pg-", dir="/tmp"))
-        self.port = port
+        self.host, self.port = host, port
         self._settings = {
             "unix_socket_directories": f"'{self.directory}'",
-            "listen_addresses": "'127.0.0.1'" if port else "''",
+            "listen_addresses": f"'{host}'" if port else "''",
             "port": str(port or 5432),
             "max_connections": "300",
             "logging_collector": "off",
@@ -93,6 +95,9 @@ class Server:
         run("initdb", "-D", str(self.data), *initial, directory=self.directory)
         with open(self.data / "postgresql.conf", "a", encoding="utf-8") as file:
             file.writelines(f"{name} = {value}\n" for name, value in self._settings.items())
+        if host != "127.0.0.1":
+            with open(self.data / "pg_hba.conf", "a", encoding="utf-8") as file:
+                file.write(f"host all all {host}/24 trust\n")
         self.start()
 
     @property
@@ -104,8 +109,8 @@ class Server:
         return address_in(self.directory, database, self.port or 5432)
 
     def tcp_address(self, database: str = "postgres") -> str:
-        """Return the address of a database, by the loopback port."""
-        return f"postgresql://zot@127.0.0.1:{self.port}/{database}"
+        """Return the address of a database, by the port."""
+        return f"postgresql://zot@{self.host}:{self.port}/{database}"
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
@@ -123,6 +128,48 @@ class Server:
     def execute(self, statement: str) -> None:
         """Run a statement."""
         execute(self.directory, statement, self.port or 5432)
+
+
+class Pooler:
+    """PgBouncer in transaction mode, in front of a server: each transaction may have another connection."""
+
+    def __init__(self, directory: str | Path, *, server_port: int = 0, port: int, host: str = "127.0.0.1") -> None:
+        """The server is the one in a ``directory``."""
+        self.host, self.port = host, port
+        self.directory = Path(tempfile.mkdtemp(prefix="zot-pool-", dir="/tmp"))
+        if (name := user()) is not None:
+            shutil.chown(self.directory, name)
+        lines = (
+            "[databases]",
+            f"* = host={directory} port={server_port or 5432} user=zot",
+            "[pgbouncer]",
+            f"listen_addr = {host}",
+            f"listen_port = {port}",
+            "unix_socket_dir =",
+            f"logfile = {self.directory}/log",
+            "auth_type = any",
+            "pool_mode = transaction",
+            "default_pool_size = 20",
+            "max_client_conn = 500",
+            "server_login_retry = 1",
+        )
+        file = self.directory / "pgbouncer.ini"
+        file.write_text("\n".join(lines) + "\n")
+        file.chmod(0o644)
+        self.process = subprocess.Popen(
+            ["pgbouncer", "--quiet", str(file)], user=user(), cwd=self.directory, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def address(self, database: str = "postgres") -> str:
+        """Return the address of a database."""
+        return f"postgresql://zot@{self.host}:{self.port}/{database}"
+
+    def close(self) -> None:
+        """Stop it."""
+        self.process.kill()
+        self.process.wait()
+        shutil.rmtree(self.directory, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ import pytest
 _SCRIPT = SimpleNamespace(**runpy.run_path(str(Path(__file__).parent.parent / "scripts" / "postgres.py")))
 #: A server of one's own, to be stopped and restarted.
 Server: Any = _SCRIPT.Server
+#: PgBouncer in front of a server.
+Pooler: Any = _SCRIPT.Pooler
 
 
 def _note(config: pytest.Config) -> Path:

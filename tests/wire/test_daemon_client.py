@@ -201,6 +201,21 @@ def test_a_session_that_disappeared_during_a_disconnect_is_reported(daemon: Daem
     assert isinstance(listener.problem, RpcError)
 
 
+def test_a_subscription_after_a_failed_one_has_no_gap(daemon: Daemon) -> None:
+    listener = daemon.follow()
+    daemon.happen(3, TextDelta("seen"))
+    daemon.peer.broken()
+    daemon.greet()
+    [(_, _, number)] = daemon.asked()
+    daemon.refuse(number, -32603)  # As while its database restarts.
+    assert isinstance(listener.problem, RpcError)
+    again = daemon.follow(after=3)
+    daemon.attached(after=3, last=5)
+    daemon.happen(4, TextDelta("one"))
+    daemon.happen(5, TextDelta("two"))
+    assert list(again.unread) == [(4, TextDelta("one")), (5, TextDelta("two"))]
+
+
 def test_unknown_updates_of_a_newer_daemon_are_dropped(daemon: Daemon) -> None:
     listener = daemon.follow()
     update = {"sessionId": "s", "type": "event", "seq": 11, "event": {"type": "from_the_future"}}

@@ -191,9 +191,9 @@ class Following:
 
     @property
     def after(self) -> int | None:
-        """The lowest cursor of all subscribers: a replay after it leaves no gap for any."""
-        cursors = [one.cursor for one in self.listeners if one.cursor is not None]
-        return self.cursor if self.cursor is None else min([self.cursor, *cursors])
+        """The lowest cursor of all subscribers: a replay after it leaves no gap for any. None if nobody has one."""
+        cursors = [one for one in (self.cursor, *(listener.cursor for listener in self.listeners)) if one is not None]
+        return min(cursors, default=None)
 
     def add(self, listener: UpdateListener) -> bool:
         """Add a subscriber. Return True if it needs a replay of earlier events."""
