@@ -19,6 +19,7 @@ from zot.journal.connection import Connection
 from zot.journal.opening import open_journal
 from zot.journal.postgres.connection import parsed
 from zot.journal.postgres.journal import PostgresJournal
+from zot.journal.postgres.leases import end_frozen
 from zot.messages import Message, TextBlock
 from zot.store import MessageAdded
 
@@ -152,7 +153,11 @@ async def test_a_worker_that_freezes_in_a_transaction_does_not_hold_up_others(
     async with asyncio.timeout(PATIENCE_S):
         while not await theirs.is_free():
             await asyncio.sleep(0.05)
-        await theirs.begin()  # The server has ended the transaction.
+        beginning = asyncio.create_task(theirs.begin())
+        while not beginning.done():
+            await journals[1].reading(end_frozen, 0.5)
+            await asyncio.wait({beginning}, timeout=0.1)
+        await beginning
     assert not stuck.done()
     theirs.end()
     thawed.set()

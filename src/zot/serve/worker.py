@@ -33,6 +33,7 @@ from zot.journal.lease import host_name
 from zot.journal.opening import open_journal
 from zot.journal.postgres.doorbell import Listener
 from zot.journal.postgres.journal import PostgresJournal
+from zot.journal.postgres.leases import end_frozen
 from zot.journal.session_store import SessionStore
 from zot.messages import Message
 from zot.runtime.pool import Channel, PoolLimits, SessionPool
@@ -187,6 +188,7 @@ class FleetWorker:
     # Sessions of workers that are gone.
 
     async def _take_over(self) -> None:
+        await self._journal.reading(end_frozen, self._journal.lease_s / 2)
         await self._queue.take_over()
         for session_id in await self._journal.writing(abandoned, self._name):
             if session_id not in self._takeovers:

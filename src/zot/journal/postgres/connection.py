@@ -34,13 +34,7 @@ _names = count(1)
 #: The errors after which a connection is of no use: the server was restarted, or the network failed.
 LOST = (psycopg.OperationalError, psycopg.InterfaceError)
 #: The errors of a transaction that has not happened and may be tried again.
-AGAIN = (
-    psycopg.errors.DeadlockDetected,
-    psycopg.errors.SerializationFailure,
-    psycopg.errors.IdleInTransactionSessionTimeout,
-)
-#: How long a transaction that writes may wait for its process, at least.
-_MIN_IDLE_S = 1.0
+AGAIN = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 DatabaseError = psycopg.Error
 
 
@@ -65,7 +59,7 @@ class Address(msgspec.Struct, frozen=True):
             keepalives_count=3,
             tcp_user_timeout=10_000,
         )
-        return PostgresConnection(opened, idle_s=max(self.lease_s / 2, _MIN_IDLE_S))
+        return PostgresConnection(opened)
 
 
 def parsed(address: str) -> Address:
@@ -96,27 +90,19 @@ class PostgresConnection:
     #: Whether a session's lease holds, as a column.
     leased = "EXISTS (SELECT 1 FROM leases WHERE leases.session = sessions.number AND leases.until > clock_timestamp())"
 
-    def __init__(self, opened: psycopg.Connection[Any], *, idle_s: float) -> None:
-        """``idle_s`` is how long a transaction that writes may wait for this process."""
+    def __init__(self, opened: psycopg.Connection[Any]) -> None:
         self.raw = opened
-        self._idle_ms = round(idle_s * 1000)
-        self._beginning: tuple[str, ...] = ()
+        self._beginning = ""
 
-    def begin(self, *, reads: bool = False) -> None:
-        """Begin a transaction, which writes unless it ``reads`` only, in one round trip with its first statement. End
-        it with `end`.
-
-        The server ends one that writes if this process freezes or loses its network meanwhile: it would hold its locks,
-        and so the writers of other processes, for as long.
-        """
-        limit = f"SET LOCAL idle_in_transaction_session_timeout = {self._idle_ms}"
-        self._beginning = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",) if reads else ("BEGIN", limit)
+    def begin(self, options: str = "") -> None:
+        """Begin a transaction, in one round trip with its first statement. End it with `end`."""
+        self._beginning = f"BEGIN {options}"
 
     def end(self, how: str = "ROLLBACK") -> None:
         """End the transaction, if it has begun and the connection is not lost."""
         if not self._beginning and not self.is_lost:
             self.raw.execute(how.encode())
-        self._beginning = ()
+        self._beginning = ""
 
     def execute(self, query: str, values: Values = ()) -> Cursor:
         """Run a statement."""
@@ -124,13 +110,13 @@ class PostgresConnection:
 
     def together(self, *statements: tuple[str, Values]) -> Cursor:
         """Run statements in one round trip; return the result of the last."""
-        beginning, self._beginning = self._beginning, ()
+        beginning, self._beginning = self._beginning, ""
         cursor = self.raw.cursor(binary=True)
         if not beginning and len(statements) == 1:
             return _run(cursor, statements[0])
         with self.raw.pipeline():
-            for statement in beginning:
-                self.raw.execute(statement.encode())
+            if beginning:
+                self.raw.execute(beginning.encode())
             for statement in statements[:-1]:
                 _run(self.raw.cursor(binary=True), statement)
             _run(cursor, statements[-1])
@@ -246,7 +232,7 @@ class Connections:
             try:
                 connection = self._connection()
                 try:
-                    connection.begin(reads=True)
+                    connection.begin("ISOLATION LEVEL REPEATABLE READ READ ONLY")
                     result.set_result(action(connection))
                 finally:
                     connection.end()

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from zot.errors import LeaseLost
+from zot.journal.connection import Connection
 from zot.journal.postgres.connection import Address, DatabaseError, PostgresConnection
 
 if TYPE_CHECKING:
@@ -22,6 +23,20 @@ _RENEW = """
 UPDATE leases SET until = clock_timestamp() + make_interval(secs => ?)
 FROM unnest(CAST(? AS bigint[]), CAST(? AS bigint[])) AS held (session, fence)
 WHERE leases.session = held.session AND leases.fence = held.fence RETURNING leases.session"""
+
+
+def end_frozen(connection: Connection, idle_s: float) -> None:
+    """End the transactions in which other processes have done nothing for ``idle_s``: they are frozen or lost their
+    network, and their locks hold up the writers of all others.
+
+    The server's own limit for idle transactions does not begin after statements that were sent together.
+    """
+    query = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND usename = current_user AND application_name LIKE ? AND state = ?"
+        " AND state_change < clock_timestamp() - make_interval(secs => ?)"
+    )
+    connection.execute(query, ("zot %", "idle in transaction", idle_s)).fetchall()
 
 
 def taken_over(session_id: str) -> LeaseLost:
