@@ -945,6 +945,39 @@ def test_a_signal_ends_it_and_answers_the_prompt(editors: Start) -> None:
     assert editor.wait() == 0
 
 
+@pytest.mark.parametrize(
+    ("prompts", "phase"),
+    [
+        (["!echo hello"], "available_commands_update"),
+        (["!stall-mid"], "agent_message_chunk"),
+        (["!stall-mid", "!echo queued", "!echo queued"], "agent_message_chunk"),
+        (["!bash sleep 60"], "tool_call"),
+        (["!write a.txt text"], "fs/write_text_file"),
+    ],
+)
+def test_a_killed_process_leaves_a_session_that_loads_and_continues(
+    editors: Start, prompts: list[str], phase: str
+) -> None:
+    dead = editors()
+    session = dead.new(**FILES)
+    for prompt in prompts:
+        dead.start(session, prompt)
+    while not of_kind(updates(dead.frames), phase) and dead.frames[-1].get("method") != phase:
+        dead.read()
+    os.kill(dead.pid, signal.SIGKILL)
+    dead.wait()
+    editor = editors()
+    editor.initialize()
+    editor.call("session/load", sessionId=session, cwd=str(editor.cwd), mcpServers=[])
+    loaded = updates(editor.frames)
+    ended = {one["toolCallId"] for one in of_kind(loaded, "tool_call_update")}
+    assert {one["toolCallId"] for one in of_kind(loaded, "tool_call")} == ended
+    assert said(loaded, "user_message_chunk") in ("", prompts[0])
+    stop, found = editor.prompt(session, "!echo again")
+    assert (stop, said(found)) == ("end_turn", "again")
+    assert editor.leave() == []
+
+
 def test_a_closed_output_ends_it(editors: Start) -> None:
     editor = editors()
     editor.start(editor.new(), "!stall-mid")
