@@ -19,7 +19,7 @@ from zot.commands.terminal import can_show_screen, load_app, run_app
 from zot.config import flags
 from zot.config.config import Config
 from zot.config.paths import locate
-from zot.encoding import encode
+from zot.encoding import encode, explain
 from zot.errors import AgentError, ConnectionLost, UsageError, UserError
 from zot.events import (
     AgentEvent,
@@ -421,7 +421,7 @@ class AttachedSession:
         try:
             content: dict[str, Any] = msgspec.json.decode(values or "{}", type=dict[str, Any])
         except msgspec.MsgspecError as problem:
-            raise UserError(f"the values are no JSON object: {problem}") from None
+            raise UserError(f"the values are not a JSON object: {explain(problem)}") from None
         await self._session.answer(self._asked[0], "accept" if word == "/answer" else "decline", content)
 
     async def _until_moved(self) -> None:

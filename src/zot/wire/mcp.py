@@ -722,7 +722,7 @@ def _field(name: str, raw: Any, *, required: bool) -> QuestionField:
     kind = _KINDS.get(schema.type)
     choices = _choices(items if kind == "choices" else schema)
     if kind is None or (kind == "choices" and not choices) or len(choices) > MAX_CHOICES:
-        raise ProtocolError(f"the field {_short(name)!r} cannot be asked: it is no flat value")
+        raise ProtocolError(f"the field {_short(name)!r} cannot be asked: it is not a flat value")
     if kind == "string" and choices:
         kind = "choice"
     sizes = {"string": (schema.min_length, schema.max_length), "choices": (schema.min_items, schema.max_items)}
@@ -777,7 +777,7 @@ def header_fields(schema: Mapping[str, Any]) -> dict[tuple[str, ...], str]:
             continue
         name = part[_HEADER_KEY]
         if not path or not isinstance(name, str) or not _TOKEN.fullmatch(name):
-            raise ProtocolError(f"{_HEADER_KEY} is not allowed there, or is no name of a header")
+            raise ProtocolError(f"{_HEADER_KEY} is not allowed there, or is not the name of a header")
         if part.get("type") not in ("string", "integer", "boolean"):
             raise ProtocolError(f"{_HEADER_KEY} {name!r} is for a string, an integer or a boolean only")
         if name.lower() in (known.lower() for known in found.values()):
