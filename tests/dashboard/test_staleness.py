@@ -130,3 +130,27 @@ async def test_a_network_that_swallows_requests_does_not_stop_the_reconnecting(b
     await submit(page, "!echo after")
     await page.until("document.querySelectorAll('.answer').length === 2")
     assert await shown(page) == await recorded(face, session)
+
+
+@needs("chromium")
+async def test_a_queued_prompt_survives_a_lost_connection_once_and_in_full(browser: Browser, face: Face) -> None:
+    page = await paired(browser, face, name="queueing")
+    await begin(page, "!stall")
+    await page.until("!document.querySelector('.stop').hidden")
+    prompt = f"!echo {'word ' * 60}end"  # Longer than the line that the daemon tells of it.
+    await submit(page, prompt)
+    await page.until("document.querySelectorAll('.queue li').length === 1")
+    await until(lambda: any(one.queue.prompts for one in face.daemon.sessions.pool.sessions))
+    for connection in [one for one in face.daemon.connections if one.grant.name == "web.queueing"]:
+        connection.wire.cut("a test")
+    await page.until(f"!({LIVE})")
+    await page.until(LIVE)
+    await page.until("document.querySelector('.queue .text')?.textContent.endsWith('…')")
+    assert await page.run("document.querySelectorAll('.queue li').length") == 1
+    await page.run("document.querySelector('.queue button').click()")
+    await page.until("!document.querySelector('.queue li')")
+    assert await page.run("document.getElementById('prompt').value") == prompt
+    await page.run("document.querySelector('.stop').click()")
+    await page.until(IDLE)
+    assert await page.run("document.querySelectorAll('.user').length") == 1
+    assert page.problems == []
