@@ -289,7 +289,8 @@ class PendingApproval(Spelled, frozen=True):
 class List(Spelled, frozen=True):
     """Select sessions: by words in their messages, by agent, by directory; at most ``limit``.
 
-    ``details`` adds what a person wants to see of each: its branch, cost, last words and pending approval.
+    ``active`` selects those that run or wait even beyond the limit. ``details`` adds what a person wants to see of
+    each: its branch, cost, last words and pending approval.
     """
 
     query: str | None = None
@@ -297,6 +298,7 @@ class List(Spelled, frozen=True):
     agent_alias: str | None = None
     cwd: str | None = None
     details: bool = False
+    active: bool = False
 
 
 class SessionEntry(Spelled, frozen=True, kw_only=True):

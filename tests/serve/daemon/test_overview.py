@@ -128,3 +128,20 @@ async def test_the_newest_audit_lines_come_first_and_a_damaged_one_is_omitted(tm
         path.write_bytes(path.read_bytes() + line.replace(b"forged", b"FORGED") + b"nonsense\n")
         assert (await caller.get("audit/recent", limit=1))["lines"][0] == json.loads(json.dumps(lines[0]))
         assert len((await caller.get("audit/recent"))["lines"]) == 3
+
+
+async def test_a_session_that_waits_is_listed_beyond_the_limit(tmp_path: Path) -> None:
+    async with running(tmp_path, policy=("bash=ask",)) as daemon:
+        caller = await daemon.caller()
+        await caller.get("session/new", agentAlias="default", sessionId="waits")
+        run = caller.call("session/prompt", sessionId="waits", prompt="!bash true")
+        await caller.until(type="approval_request")
+        for name in ("old", "new"):
+            await caller.get("session/new", agentAlias="default", sessionId=name)
+            await caller.get("session/prompt", sessionId=name, prompt="!echo hi")
+        listed = (await caller.get("session/list", limit=1))["sessions"]
+        assert [one["sessionId"] for one in listed] == ["new"]
+        listed = (await caller.get("session/list", limit=1, active=True, details=True))["sessions"]
+        assert [(one["sessionId"], one["state"]) for one in listed] == [("new", "idle"), ("waits", "waiting_approval")]
+        await caller.get("session/cancel", sessionId="waits")
+        await caller.answer(run)

@@ -97,8 +97,12 @@ class SessionCatalog:
         limit: int | None = None,
         only: Collection[str] | None = None,
         details: bool = False,
+        active: bool = False,
     ) -> list[CatalogEntry]:
-        """Return sessions, newest first; with ``query``, only those with a matching message; ``only`` those ids."""
+        """Return sessions, newest first; with ``query``, only those with a matching message; ``only`` those ids.
+
+        With ``active``, those that run or wait are among them even beyond the ``limit``.
+        """
         found = [hit.session for hit in await self.journal.search(query)] if query else None
 
         def look(connection: Connection) -> list[CatalogEntry]:
@@ -107,7 +111,10 @@ class SessionCatalog:
             branches: dict[str, str] = {}
             for record in queries.listed(connection, cwd=cwd):
                 if limit is not None and len(entries) >= limit:
-                    break
+                    if not active:
+                        break
+                    if record.owner is None:
+                        continue
                 if (found is not None and record.id not in found) or (only is not None and record.id not in only):
                     continue
                 last_seq = queries.last_seq(connection, record.number)
@@ -271,6 +278,7 @@ class CatalogMethods:
             limit=asked.limit,
             only=connection.grant.sessions,
             details=asked.details,
+            active=asked.active,
         )
         return daemon_types.Sessions(tuple(self._entry(entry, connection.grant) for entry in entries))
 

@@ -98,7 +98,7 @@ export class Board extends EventTarget {
     const { query } = this;
     this.fresh.clear();
     try {
-      const params = { limit: MOST_SESSIONS, details: true };
+      const params = { limit: MOST_SESSIONS, active: true, details: true };
       const all = (await this.connection.call("session/list", params)).sessions;
       const found = query ? (await this.connection.call("session/list", { ...params, query })).sessions : [];
       if (query !== this.query) return;
