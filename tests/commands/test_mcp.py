@@ -144,6 +144,7 @@ def test_a_failure_is_explained_by_the_list_until_it_is_over(shell: Shell) -> No
         assert shell.run("mcp", "test", "w").code == 1
         assert rows(shell) == {"w": ("failed", None)}
         assert "w: redirects elsewhere (HTTP 307)" in shell.run("mcp", "list").err
+        assert "redirects elsewhere (HTTP 307)" in shell.run("doctor", "--offline").out
         assert "redirects elsewhere (HTTP 307)" in shell.run("mcp", "logs", "w").out
         web.mode = ("new", "json")
         assert shell.run("mcp", "test", "w").code == 0

@@ -278,6 +278,25 @@ async def test_notifications_are_opt_in(browser: Browser, face: Face, tmp_path: 
 
 
 @needs("chromium")
+async def test_resources_of_an_mcp_server_are_completed(browser: Browser, tmp_path: Path) -> None:
+    server = f"[mcp.s]\ncommand = {json.dumps(sys.executable)}\nargs = {json.dumps([SERVER, 'rich'])}\n"
+    async with dashboard(tmp_path / "home", CONFIG + server) as face:
+        page = await paired(browser, face)
+        await begin(page, "!echo begun", tmp_path)
+        await page.until(IDLE)
+        await page.run("document.getElementById('prompt').focus()")
+        await page.type("look at @s:")
+        # The list comes in the background: ask again from time to time.
+        again = "setInterval(() => document.getElementById('prompt').dispatchEvent(new Event('input')), 500)"
+        await page.run(f"window.again = {again}")
+        await page.until("document.querySelector('.offers li')?.textContent.startsWith('@s:note://a')")
+        await page.run("clearInterval(window.again)")
+        await page.until("document.querySelector('.offers li')?.textContent.startsWith('@s:note://a')")
+        await page.press("Tab")
+        assert await page.run("document.getElementById('prompt').value") == "look at @s:note://a "
+
+
+@needs("chromium")
 async def test_a_question_of_an_mcp_server_is_answered_in_the_inbox(browser: Browser, tmp_path: Path) -> None:
     servers = "".join(
         f"[mcp.{name}]\ncommand = {json.dumps(sys.executable)}\nargs = {json.dumps([SERVER, mode])}\n"

@@ -156,6 +156,15 @@ def test_a_tool_that_cannot_be_offered_is_refused(tool: ListedTool) -> None:
         check_tool("s", tool)
 
 
+def test_schemas_have_no_invisible_text_for_the_model() -> None:
+    hidden = {
+        "title": "a\u200bb",
+        "properties": {"title": {"description": "c\u202ed", "$comment": "e\x1bf", "enum": ["g\u200bh"]}},
+    }
+    seen = {"title": "ab", "properties": {"title": {"description": "cd", "$comment": "ef", "enum": ["g\u200bh"]}}}
+    assert check_tool("s", ListedTool("x", hidden)).spec.schema == {"type": "object", **seen}
+
+
 def test_a_long_description_is_cut() -> None:
     assert len(check_tool("s", ListedTool("x", {}, "d" * 10_000)).spec.description) == 4_001
 

@@ -38,6 +38,7 @@ from zot.config.tokens import path_in as token_path_in
 from zot.config.vendors import VENDORS, Endpoint, Vendor, endpoint
 from zot.errors import AgentError, ConfigError, ProviderError, UsageError
 from zot.mcp.server_settings import find_servers
+from zot.mcp.tool_cache import ToolCache
 from zot.providers.base import Transport
 from zot.providers.http import HttpTransport, find_proxy
 from zot.providers.model_listing import Outcome, probe
@@ -370,11 +371,13 @@ def _protections(config: Config, cwd: str) -> list[DoctorCheck]:
 
 
 def _servers(config: Config, cwd: str) -> list[DoctorCheck]:
-    """Check the MCP servers, without starting one."""
-    checks = []
+    """Check the MCP servers, without starting one: how each failed when it was last used is known."""
+    checks, cache = [], ToolCache.of(config)
     for one in find_servers(config, cwd):
-        status: Literal["ok", "warn", "none"] = "none" if not one.enabled else "warn" if one.problem else "ok"
-        checks.append(DoctorCheck(f"mcp {one.name}", status, one.problem or (one.label if one.enabled else "disabled")))
+        failure = cache.problem(one.digest) if one.runs else ""
+        problem = one.problem or (failure and f"{failure}; its log: zot mcp logs {one.name}")
+        status: Literal["ok", "warn", "none"] = "none" if not one.enabled else "warn" if problem else "ok"
+        checks.append(DoctorCheck(f"mcp {one.name}", status, problem or (one.label if one.enabled else "disabled")))
     return checks
 
 

@@ -90,11 +90,6 @@ def _found(config: Config) -> list[McpSource]:
     return find_servers(config, working_directory(config.cwd))
 
 
-def _cache(config: Config) -> ToolCache:
-    kept = data_directory(config)
-    return ToolCache(None if kept is None else os.path.join(kept, "mcp-cache"))
-
-
 def _named(config: Config, name: str) -> McpSource:
     known = {one.name: one for one in _found(config)}
     if name not in known:
@@ -112,7 +107,7 @@ def _chosen(config: Config, request: CommandRequest) -> list[McpSource]:
 
 def _list(request: CommandRequest) -> int:
     config = _config(request)
-    cache, rows = _cache(config), []
+    cache, rows = ToolCache.of(config), []
     for one in _found(config):
         cached = cache.get(one.digest) if one.runs else None
         problem = one.problem or (cache.problem(one.digest) if one.runs else "")

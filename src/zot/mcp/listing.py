@@ -37,6 +37,7 @@ MAX_LINE = 200
 _MENTIONABLE = re.compile(r"[\x21-\x7e]{1,1000}")
 _PROMPT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+_READ_BY_MODELS = frozenset({"description", "title", "$comment"})
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
 
 
@@ -178,11 +179,11 @@ def clean(text: str) -> str:
 
 
 def _cleaned(value: Any) -> Any:
-    """Return a schema whose descriptions and titles are clean."""
+    """Return a schema whose descriptions, titles and comments are clean."""
     match value:
         case dict():
             return {
-                key: clean(inner) if key in ("description", "title") and isinstance(inner, str) else _cleaned(inner)
+                key: clean(inner) if key in _READ_BY_MODELS and isinstance(inner, str) else _cleaned(inner)
                 for key, inner in value.items()
             }
         case list():

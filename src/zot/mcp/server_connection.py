@@ -62,9 +62,10 @@ _SANDBOXED: Final = " (in the sandbox of --lock, which shows few directories; sa
 _TRUST: Final = "look at it, then: zot mcp trust"
 #: The most bytes that a server sends without the end of a line before it is ended.
 _MAX_ENDLESS_BYTES: Final = 4 * MAX_LINE_BYTES
-#: Intervals of checks whether standard error has filled the log: short after the start and after a full log. A server
-#: that writes more than this in one of them is ended.
+#: Intervals of checks whether standard error has filled the log: after the start, with a full log, and at most. A
+#: server that fills it at each check is ended after this many bytes.
 _MIN_LOG_S: Final = 0.25
+_FULL_LOG_S: Final = 1.0
 _MAX_LOG_S: Final = 4.0
 _MAX_LOG_BYTES: Final = 64 * 1024 * 1024
 
@@ -406,14 +407,15 @@ class ProcessConnection(McpConnection):
                 self.apply(self.client.receive(message))
 
     async def _watch_log(self) -> None:
-        pause_s = _MIN_LOG_S
+        pause_s, flood = _MIN_LOG_S, 0
         while True:
             await asyncio.sleep(pause_s)
             size = self.log.end()
             self.log.keep_short()
-            if size > _MAX_LOG_BYTES:
-                self._break(f"wrote more than {_MAX_LOG_BYTES} bytes to standard error within {pause_s:g} s")
-            pause_s = _MIN_LOG_S if size > MAX_BYTES else min(2 * pause_s, _MAX_LOG_S)
+            flood = flood + size if size > MAX_BYTES else 0
+            if flood > _MAX_LOG_BYTES:
+                self._break(f"wrote more than {_MAX_LOG_BYTES} bytes to standard error within a few seconds")
+            pause_s = min(_FULL_LOG_S if flood else _MAX_LOG_S, 2 * pause_s)
 
     def _how_it_ended(self) -> str:
         if self._closing:

@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
+from zot.config.config import Config, data_directory
 from zot.encoding import decoder, encode
 from zot.errors import ConfigError
 from zot.files import load, make_directory, read_chunks, replace_file
@@ -85,6 +86,12 @@ class ToolCache:
     def __init__(self, directory: str | None, *, now: Callable[[], float] = time.time) -> None:
         self._directory = directory
         self._now = now
+
+    @classmethod
+    def of(cls, config: Config) -> ToolCache:
+        """Return the lists that sessions with this configuration share."""
+        kept = data_directory(config)
+        return cls(None if kept is None else os.path.join(kept, "mcp-cache"))
 
     @property
     def is_empty(self) -> bool:

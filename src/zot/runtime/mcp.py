@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -45,7 +44,7 @@ def open_servers(
             home=zot_home(config.environment),
             net=sandbox is None or config.lock_net,
         ),
-        ToolCache(None if kept is None else os.path.join(kept, "mcp-cache")),
+        ToolCache.of(config),
         spills=toolbox.spills,
         wanted=config.tools,
         share=config.mcp_share,

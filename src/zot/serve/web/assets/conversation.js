@@ -273,7 +273,7 @@ export class Conversation {
   async complete(kind, word) {
     if (kind === "file") {
       const { files } = await this.call("session/files", { query: word, limit: 8 });
-      const { resources } = await this.call("session/resources");
+      const { resources } = await this.call("session/resources").catch(() => ({ resources: [] }));
       return [...resources.filter((one) => word && one.mention.startsWith(`@${word}`)).slice(0, 8)
         .map((one) => ({ text: `${one.mention} `, label: one.mention, help: one.title })),
       ...files.map((path) => ({ text: `${mention(path)} `, label: path }))];
