@@ -64,6 +64,8 @@ class QueuedPrompt(msgspec.Struct, frozen=True, kw_only=True):
     by: str = ""
     after: int = 0
     after_run: int = 0
+    #: Whether a client answers questions of tools.
+    can_answer: bool = False
 
 
 #: Runs a prompt to its end, given its job's number.

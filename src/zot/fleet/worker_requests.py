@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -39,7 +39,24 @@ class AnswerApproval(msgspec.Struct, frozen=True, tag="answer"):
     by: str = ""
 
 
-WorkerRequest: TypeAlias = AbortRun | SteerRun | AnswerApproval
+class CallMethod(msgspec.Struct, frozen=True, tag="call"):
+    """Call a method of the daemon's protocol where the session is loaded, for a client with a token's name and roles.
+
+    With ``needs_run`` only the worker that runs the session can do so.
+    """
+
+    method: str
+    params: msgspec.Raw
+    name: str
+    roles: frozenset[str]
+    label: str
+    session_id: str
+    #: The newest row that the client's gateway knows.
+    after: int
+    needs_run: bool = False
+
+
+WorkerRequest: TypeAlias = AbortRun | SteerRun | AnswerApproval | CallMethod
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -48,6 +65,14 @@ class Outcome(msgspec.Struct, frozen=True):
     problem: str = ""
     #: True if there was nothing to abort, steer or answer any more.
     is_late: bool = False
+    #: The error code of a method, if it failed; else its result, and the newest row that clients get before it.
+    code: int = 0
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    seq: int = 0
+
+
+#: The outcome of a request that no worker has taken, and whose run is over: withdraw it.
+RUN_IS_OVER = Outcome("No active turn for this session", is_late=True)
 
 
 class TakenRequest(msgspec.Struct, frozen=True):
@@ -58,48 +83,98 @@ class TakenRequest(msgspec.Struct, frozen=True):
     request: WorkerRequest
 
 
-def make(connection: Connection, session: int, request: WorkerRequest) -> int:
-    """Store a request and ring for it; return its number."""
+def make(connection: Connection, session: int, request: WorkerRequest, pool: str = "") -> int:
+    """Store a request and ring for it; return its number. A worker of the ``pool`` answers calls of an idle session."""
     query = "DELETE FROM requests WHERE made < clock_timestamp() - make_interval(secs => ?)"
     connection.execute(query, (_OLD_S,))
-    query = "INSERT INTO requests (session, body) VALUES (?, ?) RETURNING id"
-    (number,) = connection.execute(query, (session, msgspec.json.encode(request))).fetchone()
-    connection.execute("SELECT pg_notify(?, ?)", (REQUESTS, str(session)))
+    needs_run = not isinstance(request, CallMethod) or request.needs_run
+    query = "INSERT INTO requests (session, body, needs_run) VALUES (?, ?, ?) RETURNING id"
+    (number,) = connection.execute(query, (session, msgspec.json.encode(request), needs_run)).fetchone()
+    connection.execute("SELECT pg_notify(?, ?)", (REQUESTS, f"{session}" if needs_run else f"{session} {pool}"))
     return int(number)
 
 
-def take(connection: Connection, sessions: Sequence[int]) -> list[TakenRequest]:
-    """Take the new requests of sessions that run here, oldest first: no other worker gets them."""
-    query = (
-        "UPDATE requests SET is_taken = true WHERE id IN (SELECT id FROM requests"
-        " WHERE session = ANY(CAST(? AS bigint[])) AND NOT is_taken ORDER BY id FOR UPDATE SKIP LOCKED)"
-        " RETURNING id, session, body"
-    )
-    found = sorted(connection.execute(query, ([*sessions],)).fetchall())
-    return [
-        TakenRequest(number, session, msgspec.json.decode(body, type=thread_safe_type(WorkerRequest)))
-        for number, session, body in found
-    ]
+class Place(msgspec.Struct, frozen=True):
+    """What a worker has: the sessions that it runs, those that are loaded, those whose panels it shows, and its pool.
+
+    Without a ``pool`` it takes no requests of sessions that it does not have.
+    """
+
+    running: Collection[int] = ()
+    loaded: Collection[int] = ()
+    showing: Collection[int] = ()
+    pool: str | None = None
+
+
+_TAKE = """
+UPDATE requests SET is_taken = true, alive = clock_timestamp() WHERE id IN (
+    SELECT requests.id FROM requests JOIN sessions ON sessions.number = requests.session
+    WHERE NOT is_taken AND CASE
+        WHEN needs_run OR EXISTS (
+            SELECT 1 FROM leases WHERE leases.session = requests.session AND until > clock_timestamp()
+        ) THEN requests.session = ANY(CAST(? AS bigint[]))
+        WHEN EXISTS (SELECT 1 FROM live WHERE live.session = requests.session AND until > clock_timestamp())
+            THEN requests.session = ANY(CAST(? AS bigint[]))
+        ELSE requests.session = ANY(CAST(? AS bigint[])) OR pool = ? OR (pool = '' AND ? <> '') END
+    ORDER BY requests.id FOR UPDATE OF requests SKIP LOCKED
+) RETURNING id, session, body"""
+
+
+def take(connection: Connection, place: Place) -> list[TakenRequest]:
+    """Take the new requests that a worker can do, oldest first: no other worker gets them.
+
+    A request that this version does not know is concluded at once.
+    """
+    pool = place.pool or ""
+    values = ([*place.running], [*place.showing], [*place.loaded], pool or None, pool)
+    taken: list[TakenRequest] = []
+    for number, session, body in sorted(connection.execute(_TAKE, values).fetchall()):
+        try:
+            taken.append(TakenRequest(number, session, msgspec.json.decode(body, type=thread_safe_type(WorkerRequest))))
+        except msgspec.MsgspecError:
+            outcome = Outcome("the session's worker has another version, and does not know this request")
+            connection.execute(_CONCLUDE, (msgspec.json.encode(outcome), None, number))
+            ring(connection, session)
+    return taken
+
+
+def keep_alive(connection: Connection, requests: Collection[int]) -> None:
+    """Note that the worker of requests is alive: it works at them."""
+    query = "UPDATE requests SET alive = clock_timestamp() WHERE id = ANY(CAST(? AS bigint[]))"
+    connection.execute(query, ([*requests],))
+
+
+_CONCLUDE = "UPDATE requests SET outcome = ?, aborted_run = ? WHERE id = ?"
 
 
 def conclude(connection: Connection, taken: TakenRequest, outcome: Outcome, aborted_run: int | None) -> None:
     """Store the outcome of a request, with the run that it has aborted, if any, and ring for it."""
-    query = "UPDATE requests SET outcome = ?, aborted_run = ? WHERE id = ?"
-    connection.execute(query, (msgspec.json.encode(outcome), aborted_run, taken.id))
+    connection.execute(_CONCLUDE, (msgspec.json.encode(outcome), aborted_run, taken.id))
     ring(connection, taken.session)
 
 
-def outcome_of(connection: Connection, number: int) -> Outcome | None:
+def outcome_of(connection: Connection, number: int, lease_s: float) -> Outcome | None:
     """Return what became of a request; None if that is not known yet."""
-    found = connection.execute("SELECT outcome FROM requests WHERE id = ?", (number,)).fetchone()
+    query = (
+        "SELECT outcome, alive < clock_timestamp() - make_interval(secs => ?),"
+        " needs_run AND NOT is_taken AND owner = ''"
+        " FROM requests JOIN sessions ON sessions.number = requests.session WHERE requests.id = ?"
+    )
+    found = connection.execute(query, (lease_s, number)).fetchone()
     if found is None:
         return Outcome("the session was deleted", is_late=True)
-    return None if found[0] is None else msgspec.json.decode(found[0], type=thread_safe_type(Outcome))
+    outcome, is_left, is_over = found
+    if is_over:
+        return RUN_IS_OVER
+    if outcome is None:
+        return Outcome("its worker is gone; send it again", is_late=True) if is_left else None
+    return msgspec.json.decode(outcome, type=thread_safe_type(Outcome))
 
 
-def withdraw(connection: Connection, number: int) -> None:
-    """Remove a request that no worker has taken."""
-    connection.execute("DELETE FROM requests WHERE id = ? AND NOT is_taken", (number,))
+def withdraw(connection: Connection, number: int) -> bool:
+    """Remove a request. False if a worker has taken it."""
+    found = connection.execute("DELETE FROM requests WHERE id = ? AND NOT is_taken", (number,))
+    return bool(found.rowcount)
 
 
 class DroppedPrompt(msgspec.Struct, frozen=True):

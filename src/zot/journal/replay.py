@@ -9,7 +9,15 @@ from operator import itemgetter
 from typing import Any
 
 from zot.errors import JournalDamaged
-from zot.events import AgentEvent, ApprovalRequest, ConversationReplaced, Done, ExtNotify, QuestionRequest
+from zot.events import (
+    AgentEvent,
+    ApprovalRequest,
+    ConversationReplaced,
+    Done,
+    ExtNotify,
+    QuestionAnswer,
+    QuestionRequest,
+)
 from zot.journal.chunks import Chunk, Kind, unpack, verified
 from zot.journal.connection import Connection
 from zot.journal.queries import CHUNK, SessionRecord, all_changes, get, last_seq, rows_after, titled
@@ -151,6 +159,13 @@ def open_approval(connection: Connection, record: SessionRecord, now: str) -> Ap
     events = _numbered_run(connection, record.id, last_seq(connection, record.number))
     newest = next((event for _, event in reversed(events) if not isinstance(event, ExtNotify)), None)
     return newest if isinstance(newest, ApprovalRequest) and newest.deadline > now else None
+
+
+def open_questions(connection: Connection, record: SessionRecord) -> tuple[QuestionRequest, ...]:
+    """Return the questions of a session's newest run that have no answer. Raise JournalDamaged."""
+    events = [event for _, event in _numbered_run(connection, record.id, last_seq(connection, record.number))]
+    answered = {event.id for event in events if isinstance(event, QuestionAnswer)}
+    return tuple(event for event in events if isinstance(event, QuestionRequest) and event.id not in answered)
 
 
 def _numbered_run(connection: Connection, session_id: str, upto: int) -> list[tuple[int, AgentEvent]]:

@@ -123,8 +123,8 @@ class SessionPool:
         own_process: bool = False,
         resumes: bool = True,
     ) -> None:
-        """``journal`` keeps which sessions are closed. Unless it ``resumes`` them, runs of dead processes that wait for
-        an approval are left to others.
+        """``journal`` keeps which sessions are closed. Unless it ``resumes`` them, runs of dead processes are left to
+        others.
 
         Memory is reclaimed only in our ``own_process``: in an embedding program that would take as long as its heap is
         large.
@@ -134,7 +134,7 @@ class SessionPool:
         self._journal = journal
         self.limits = limits or PoolLimits()
         self._own_process = own_process
-        self._waiting_runs = WaitingRuns.RESUME if resumes else WaitingRuns.LEAVE
+        self._waiting_runs = WaitingRuns.RESUME if resumes else WaitingRuns.IGNORE
         self._channels: dict[str, Channel] = {}
         #: Ordered by last use, the newest at the end.
         self._live: dict[str, LoadedSession] = {}

@@ -7,9 +7,10 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from zot.config.configured_agents import AgentConfigs, daemon_journal
 from zot.config.paths import DaemonPaths
@@ -27,7 +28,17 @@ from zot.events import UserMessage
 from zot.fleet import worker_requests
 from zot.fleet.pools import abandoned
 from zot.fleet.prompt_queue import PromptQueue, QueuedPrompt
-from zot.fleet.worker_requests import REQUESTS, AbortRun, AnswerApproval, DroppedPrompt, Outcome, SteerRun, TakenRequest
+from zot.fleet.worker_requests import (
+    REQUESTS,
+    AbortRun,
+    AnswerApproval,
+    CallMethod,
+    DroppedPrompt,
+    Outcome,
+    Place,
+    SteerRun,
+    TakenRequest,
+)
 from zot.journal import replay
 from zot.journal.lease import host_name
 from zot.journal.opening import open_journal
@@ -36,14 +47,15 @@ from zot.journal.postgres.journal import PostgresJournal
 from zot.journal.postgres.leases import end_frozen
 from zot.journal.session_store import SessionStore
 from zot.messages import Message
-from zot.runtime.pool import Channel, PoolLimits, SessionPool
+from zot.runtime.pool import PoolLimits, SessionPool
 from zot.runtime.shared import SharedResources
 from zot.serve.daemon.audit import Audit
 from zot.serve.daemon.daemon import DaemonParts
 from zot.serve.daemon.logs import LogFile
 from zot.serve.daemon.sessions import SessionOpener, settle_all
+from zot.serve.live_sessions import ClientsElsewhere, LiveSessions
+from zot.serve.worker_calls import WorkerCalls
 from zot.serve.workspaces import Workspaces
-from zot.session.history import Batch
 from zot.session.queue import JobObserver, PromptJob, RepeatedPrompt, checked_prompt
 from zot.session.session import Session
 from zot.store import Answers
@@ -53,6 +65,9 @@ log = logging.getLogger("zot")
 #: How often sessions and prompts of workers that are gone are looked for, and requests to runs here.
 _LOOK_S = 0.4
 _REQUESTS_S = 0.5
+#: How long workers that have a session loaded come before others, and the most calls of clients at a time.
+_OPEN_AFTER_S = 0.05
+_MAX_CALLS = 64
 #: The pause between two attempts to run a session that another process holds.
 _BUSY_S = 0.05
 _MANY = 1 << 20
@@ -93,13 +108,31 @@ class _RunOnce(RepeatedPrompt):
 
 
 class FleetWorker:
-    """Runs prompts of one pool. Its sessions are those of ``pool``, opened with the journal in PostgreSQL."""
+    """Runs the prompts of one pool. Its sessions are opened when a prompt, a recovery or a client needs them."""
 
-    def __init__(self, pool: SessionPool, journal: PostgresJournal, name: str, workspaces: Workspaces) -> None:
+    def __init__(self, parts: DaemonParts, name: str) -> None:
         """``name`` is that of the pool."""
-        self._pool = pool
-        self._workspaces = workspaces
-        self._publishing: set[asyncio.Task[None]] = set()
+        journal = parts.journal
+        assert isinstance(journal, PostgresJournal)
+        opener = SessionOpener(parts)
+        self._live = LiveSessions(journal)
+        self.sessions = self._pool = SessionPool(
+            opener.opening,
+            lambda session_id: ClientsElsewhere(session_id, self._live),
+            journal,
+            limits=PoolLimits(idle_s=parts.settings.idle_s),
+            own_process=parts.own_process,
+        )
+        self._workspaces = Workspaces(parts, checks_out=True)
+        parts.workspaces = self._workspaces
+        self._methods = WorkerCalls(parts, self._pool, opener)
+        #: The calls of clients that are being answered, by request.
+        self._calls: dict[int, asyncio.Task[None]] = {}
+        #: Whether requests of sessions that are loaded nowhere may be taken now, and when that was done last.
+        self._may_open = True
+        self._last_opened = 0.0
+        self._asked = asyncio.Event()
+        self._background: set[asyncio.Task[None]] = set()
         self._journal = journal
         self._queue = PromptQueue(journal.address, self._run_prompt)
         self._takeovers: dict[str, asyncio.Task[None]] = {}
@@ -108,15 +141,18 @@ class FleetWorker:
     async def run(self, *, concurrency: int, stop: asyncio.Event, grace_s: float) -> None:
         """Work until ``stop`` is set. Runs then have ``grace_s``; those that wait for an approval are parked."""
         await self._queue.open()
-        loop, asked = asyncio.get_running_loop(), asyncio.Event()
+        lease_s = self._journal.lease_s
+        loop = asyncio.get_running_loop()
 
-        def heard(_: str) -> None:
-            loop.call_soon_threadsafe(asked.set)
+        def heard(message: str) -> None:
+            loop.call_soon_threadsafe(self._on_request, message)
 
         listener = await asyncio.to_thread(Listener, self._journal.address, REQUESTS, heard)
         chores = [
             asyncio.create_task(_repeat(self._take_over, asyncio.Event(), _LOOK_S), name="zot takeover"),
-            asyncio.create_task(_repeat(self._answer_requests, asked, _REQUESTS_S), name="zot requests"),
+            asyncio.create_task(_repeat(self._answer_requests, self._asked, _REQUESTS_S), name="zot requests"),
+            asyncio.create_task(_repeat(self._keep_calls_alive, asyncio.Event(), lease_s / 3), name="zot calls"),
+            asyncio.create_task(self._live.run(self._displaced), name="zot panels"),
         ]
         try:
             name = f"{host_name()} {os.getpid()}"
@@ -129,10 +165,11 @@ class FleetWorker:
                 if session is not None and session.approvals.pending is not None:  # It continues elsewhere.
                     await self._publish(session_id)
         finally:
-            tasks = [*chores, *self._takeovers.values(), *self._publishing]
+            tasks = [*chores, *self._takeovers.values(), *self._background, *self._calls.values()]
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+            await self._live.close()
             await asyncio.to_thread(listener.close)
             await self._queue.close()
 
@@ -141,7 +178,9 @@ class FleetWorker:
     async def _run_prompt(self, job: int, prompt: QueuedPrompt) -> None:
         """Run a prompt to its end, unless an earlier worker began it: its run was ended or resumed on opening."""
         try:
+            await self._refresh(prompt.session_id, prompt.after)
             async with self._pool.use(prompt.session_id) as session:
+                self._clients(prompt.session_id).answers |= prompt.can_answer
                 if not session.worker.busy:  # It may have run elsewhere since it was loaded.
                     await self._workspaces.prepare(prompt.session_id, session.agent.name)
                 while True:
@@ -173,6 +212,28 @@ class FleetWorker:
             # A cancelled prompt is not dropped: it is queued again. A run that has begun continues in its session.
             await self._drop(job, prompt, explained(problem, log, "a prompt"))
 
+    async def _refresh(self, session_id: str, seq: int) -> None:
+        """Unload a session that was changed elsewhere since: its settings may have changed, too."""
+        if (session := self._pool.session(session_id)) is not None:
+            await self._pool.refresh(session_id, seq, session.epoch)
+
+    def _clients(self, session_id: str) -> ClientsElsewhere:
+        return cast("ClientsElsewhere", self._pool.channel(session_id))
+
+    def _displaced(self, session_id: str) -> None:
+        """Unload an idle session that another worker runs now: its panels are the other's."""
+        session = self._pool.session(session_id)
+        if session is not None and session.worker.is_idle:
+            self._in_background(self._let_go(session_id))
+
+    async def _let_go(self, session_id: str) -> None:
+        await self._pool.let_go(session_id)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name="zot background")
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
     async def _has_begun(self, prompt: QueuedPrompt) -> bool:
         """Return whether a prompt is in its session already."""
         events = await self._journal.reading(replay.events_after, prompt.session_id, prompt.after, _MANY)
@@ -201,9 +262,7 @@ class FleetWorker:
         finally:
             self._takeovers.pop(session_id, None)
 
-        task = asyncio.create_task(self._publish_at_end(session_id), name="zot push")
-        self._publishing.add(task)
-        task.add_done_callback(self._publishing.discard)
+        self._in_background(self._publish_at_end(session_id))
 
     async def _publish_at_end(self, session_id: str) -> None:
         """Push the files of a recovered session when its run has ended: no prompt of this worker waits for it."""
@@ -218,29 +277,70 @@ class FleetWorker:
 
     # Requests of clients.
 
+    def _on_request(self, message: str) -> None:
+        """Take note of a request: of a session's number, and of a pool if its workers may open the session for it."""
+        number, is_call, pool = message.partition(" ")
+        session = int(number) if number.isdecimal() else 0
+        if not session or session in self._journal.leases.held or session in self._loaded:
+            self._asked.set()
+        elif is_call and pool in ("", self._name):
+            # Another worker may have the session loaded: it comes first.
+            asyncio.get_running_loop().call_later(_OPEN_AFTER_S, self._open_for_requests)
+
+    def _open_for_requests(self) -> None:
+        self._may_open = True
+        self._asked.set()
+
+    @property
+    def _loaded(self) -> dict[int, str]:
+        """The ids of the loaded sessions, by number."""
+        stores = [session.store for session in self._pool.sessions]
+        return {store.number: store.id for store in stores if isinstance(store, SessionStore)}
+
     async def _answer_requests(self) -> None:
-        """Answer the requests on open sessions. Those on a session that is being taken over wait until it is open."""
-        held = self._journal.leases.held
-        here = [self._pool.session(one) for one in self._pool.ids if one not in self._takeovers]
-        stores = [(session.store, session) for session in here if session is not None]
-        by_number = {
-            store.number: session
-            for store, session in stores
-            if isinstance(store, SessionStore) and store.number in held
-        }
-        if not by_number:
+        """Answer the requests of clients. Those on a session that is being taken over wait until it is open."""
+        loaded, now = self._loaded, asyncio.get_running_loop().time()
+        may_open = (self._may_open or now - self._last_opened >= _REQUESTS_S) and len(self._calls) < _MAX_CALLS
+        if may_open:
+            self._may_open, self._last_opened = False, now
+        elif not loaded:
             return
-        for taken in await self._journal.writing(worker_requests.take, [*by_number]):
-            session = by_number[taken.session]
+        held = self._journal.leases.held
+        running = [number for number, one in loaded.items() if number in held and one not in self._takeovers]
+        pool = self._name if may_open else None
+        place = Place(running, loaded.keys(), self._live.showing, pool)
+        for taken in await self._journal.writing(worker_requests.take, place):
+            if isinstance(taken.request, CallMethod):
+                call = asyncio.create_task(self._call(taken, taken.request), name=f"zot {taken.request.method}")
+                self._calls[taken.id] = call
+                call.add_done_callback(partial(self._forget_call, taken.id))
+                continue
+            session = self._pool.session(loaded[taken.session])
             outcome, aborted_run = _answered(session, taken), None
-            if isinstance(taken.request, AbortRun) and not outcome.problem:
+            if session is not None and isinstance(taken.request, AbortRun) and not outcome.problem:
                 aborted_run = session.history.run
             await self._journal.writing(worker_requests.conclude, taken, outcome, aborted_run)
 
+    async def _call(self, taken: TakenRequest, asked: CallMethod) -> None:
+        """Call a method for a client of a gateway, and store the outcome."""
+        try:
+            await self._refresh(asked.session_id, asked.after)
+            outcome = await self._methods.call(asked, lambda session_id, event: self._live.note(session_id, [event]))
+            await self._journal.writing(worker_requests.conclude, taken, outcome, None)
+        except StoreFailed as problem:
+            log.warning("a call of %s could not be answered: %s", asked.method, problem)
 
-def _answered(session: Session, taken: TakenRequest) -> Outcome:
+    def _forget_call(self, number: int, _: asyncio.Task[None]) -> None:
+        del self._calls[number]
+
+    async def _keep_calls_alive(self) -> None:
+        if self._calls:
+            await self._journal.writing(worker_requests.keep_alive, [*self._calls])
+
+
+def _answered(session: Session | None, taken: TakenRequest) -> Outcome:
     """Do what a client asked of a run; return what became of it."""
-    if not session.worker.busy:
+    if session is None or not session.worker.busy:
         return Outcome("No active turn for this session", is_late=True)
     try:
         match taken.request:
@@ -250,41 +350,13 @@ def _answered(session: Session, taken: TakenRequest) -> Outcome:
                 session.steer(text, images, prompt_id=prompt_id, by=by)
             case AnswerApproval(request_id=request_id, decision=decision, by=by):
                 session.approvals.answer(request_id, decision, by=by)
+            case CallMethod():
+                raise AssertionError  # `_call` answers it.
     except RunCancelled as problem:
         return Outcome(str(problem), is_late=True)
     except (UserError, StoreFailed) as problem:
         return Outcome(str(problem))
     return Outcome()
-
-
-class _Nobody(Channel):
-    """The clients of a worker's session: none is here. They follow it at a gateway, and can answer there."""
-
-    can_approve = True
-    is_followed = False
-
-    def opened(self, session: Session) -> None:
-        return
-
-    def on_foreign_rows(self, upto: int) -> None:
-        return
-
-    def closed(self) -> None:
-        return
-
-    def deliver(self, batch: Batch) -> None:
-        return
-
-
-def worker_sessions(parts: DaemonParts) -> SessionPool:
-    """Return the sessions of a worker: opened when a prompt or a recovery needs them."""
-    return SessionPool(
-        SessionOpener(parts).opening,
-        lambda _: _Nobody(),
-        parts.journal,
-        limits=PoolLimits(idle_s=parts.settings.idle_s),
-        own_process=parts.own_process,
-    )
 
 
 async def serve_worker(
@@ -302,14 +374,12 @@ async def serve_worker(
     audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=asyncio.get_running_loop().call_soon)
     parts = DaemonParts(place, agents, journal=journal, resources=resources, audit=audit, flags=flags)
     parts.is_worker = True
-    parts.workspaces = Workspaces(parts, checks_out=True)
-    sessions = worker_sessions(parts)
-    worker = FleetWorker(sessions, journal, pool, parts.workspaces)
+    worker = FleetWorker(parts, pool)
     sys.stderr.write(f"zot: working for {journal.path}, pool {pool}\n")
     try:
         await worker.run(concurrency=concurrency, stop=stop, grace_s=parts.settings.grace_s)
     finally:
-        await sessions.close()
+        await worker.sessions.close()
         await resources.close()
         await journal.close()
         audit.close()

@@ -84,6 +84,7 @@ class WaitingRuns(enum.Enum):
     RESUME = "resume it here if it has been answered or its deadline has not passed, else end it"
     CONTINUE = "as RESUME, and continue a run that was among its tool calls, unless it was aborted"
     END = "end it"
+    IGNORE = "leave it as it is, whatever its state: other processes recover it"
 
 
 def inspect(transcript: Transcript, rows: Sequence[Row], *, now: str) -> Findings:

@@ -298,6 +298,8 @@ class Worker:
             self._history.must_recover = not isinstance(found, Clean)
             if not needs_lease(found, self._store, waiting):
                 return
+        if waiting is WaitingRuns.IGNORE:
+            return
         job = RecoverJob(waiting)
         self.accept(job)
         try:

@@ -14,18 +14,19 @@ import pytest
 from daemons import PATIENCE_S, Caller, Running, running
 from zot.config.configured_agents import AgentConfigs
 from zot.config.paths import DaemonPaths
+from zot.events import TurnStart, UserMessage
 from zot.fleet.pools import abandoned
 from zot.fleet.status import status_of_fleet
 from zot.journal.opening import open_journal
 from zot.journal.postgres.doorbell import ROWS, Listener
 from zot.journal.postgres.journal import PostgresJournal
+from zot.messages import TextBlock, timestamp
 from zot.runtime.shared import SharedResources
 from zot.serve.daemon.audit import Audit
 from zot.serve.daemon.daemon import DaemonParts
 from zot.serve.daemon.logs import LogFile
 from zot.serve.web.asgi import MetricsPage
-from zot.serve.worker import FleetWorker, worker_sessions
-from zot.serve.workspaces import Workspaces
+from zot.serve.worker import FleetWorker
 
 
 def seen_as(store: str, process: str) -> str:
@@ -46,16 +47,14 @@ async def working(home: Path, store: str, name: str, *, pool: str = "default", *
         place, AgentConfigs.load(str(home)), journal=journal, resources=resources, audit=audit, flags=given
     )
     parts.is_worker = True
-    parts.workspaces = Workspaces(parts, checks_out=True)
-    sessions, stop = worker_sessions(parts), asyncio.Event()
-    worker = FleetWorker(sessions, journal, pool, parts.workspaces)
+    worker, stop = FleetWorker(parts, pool), asyncio.Event()
     task = asyncio.create_task(worker.run(concurrency=4, stop=stop, grace_s=0.1))
     try:
         yield
     finally:
         stop.set()
         await asyncio.wait_for(task, PATIENCE_S)
-        await sessions.close()
+        await worker.sessions.close()
         await resources.close()
         await journal.close()
         audit.close()
@@ -150,6 +149,26 @@ async def test_an_approval_outlives_its_worker(tmp_path: Path, database: str) ->
             await caller.get("session/approve", sessionId="s", requestId=asked, decision="allow_once")
             assert (await caller.answer(number))["result"]["stopReason"] == "end_turn"
         assert (tmp_path / "work" / "done").read_text() == "yes\n"
+
+
+async def test_a_gateway_ends_no_run_of_a_worker_that_is_gone(tmp_path: Path, database: str) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "work").mkdir()
+    async with running(tmp_path / "one", store=seen_as(database, "one")) as one:
+        caller = await one.caller()
+        await opened(caller, "s", tmp_path / "work")
+        record = await one.journal.record("s", create=False)
+        await record.begin()
+        record.append([UserMessage((TextBlock("hello"),), timestamp()), TurnStart(1)], run=1)
+        await record.settled()
+        record.end(parked=True)  # Its process ends here.
+        async with asyncio.timeout(PATIENCE_S):
+            while not await record.is_free():
+                await asyncio.sleep(0.02)
+        await one.daemon.sessions.pool.let_go("s")
+        await caller.get("session/state", sessionId="s")
+        await caller.get("session/attach", sessionId="s")
+        assert [event["type"] for _, event in await one.events("s")] == ["user_message", "turn_start"]
 
 
 async def test_prompts_wait_for_a_worker_and_can_be_taken_back(tmp_path: Path, database: str) -> None:

@@ -111,6 +111,18 @@ STEPS: tuple[tuple[str, ...], ...] = (
         # The run that a request has aborted: nobody continues it.
         "ALTER TABLE requests ADD COLUMN aborted_run bigint",
     ),
+    (
+        # Requests that an idle session's workers may take, too; and when the worker that took one was last alive.
+        "ALTER TABLE requests ADD COLUMN needs_run boolean NOT NULL DEFAULT true",
+        "ALTER TABLE requests ADD COLUMN alive timestamptz",
+        # What extensions show now.
+        """CREATE UNLOGGED TABLE live (
+            session bigint PRIMARY KEY REFERENCES sessions (number) ON DELETE CASCADE,
+            worker text NOT NULL,
+            until timestamptz NOT NULL,
+            body bytea NOT NULL
+        )""",
+    ),
 )
 
 

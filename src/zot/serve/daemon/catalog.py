@@ -17,7 +17,7 @@ import msgspec
 
 from zot.encoding import encode
 from zot.errors import DirectoryGone, NoSuchAgent, NoSuchSession, UserError
-from zot.events import ApprovalRequest, status_of
+from zot.events import ApprovalRequest, QuestionRequest, status_of
 from zot.file_names import FileNames
 from zot.files import read_chunks
 from zot.journal import queries, replay
@@ -221,6 +221,15 @@ class SessionCatalog:
         def look(connection: Connection) -> tuple[bool, ApprovalRequest | None]:
             record = queries.get(connection, session_id)
             return self._is_running(record), self._pending_approval(connection, record)
+
+        return await self.journal.reading(look)
+
+    async def open_questions(self, session_id: str) -> tuple[QuestionRequest, ...]:
+        """Return the questions that a run in another process asks and that have no answer yet. Raise NoSuchSession."""
+
+        def look(connection: Connection) -> tuple[QuestionRequest, ...]:
+            record = queries.get(connection, session_id)
+            return replay.open_questions(connection, record) if self._is_running(record) else ()
 
         return await self.journal.reading(look)
 

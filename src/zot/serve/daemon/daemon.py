@@ -91,6 +91,8 @@ class DaemonParts:
         config = self.agents.config(alias, self.flags)
         journal = self.flags.get("journal") or self.place.journal or config.journal
         config = msgspec.structs.replace(config, session=session_id, journal=journal, private=self.private)
+        if self.worker_pool:  # Extensions and MCP servers run on workers.
+            config = msgspec.structs.replace(config, no_ext=True, ext=(), mcp_servers=())
         return config if cwd is None else msgspec.structs.replace(config, cwd=cwd)
 
 

@@ -294,8 +294,9 @@ class SessionFeed(Channel):
         self.in_run = True
         self._followers: set[Follower] = set()
         self._updates: dict[Dialect, Updates] = {}
-        #: The panels of the loaded session.
+        #: The panels of the loaded session, and those that a worker shows.
         self._panels = OpenPanels()
+        self._elsewhere: OpenPanels | None = None
 
     @property
     def can_answer(self) -> bool:
@@ -349,9 +350,20 @@ class SessionFeed(Channel):
         if follower in self._followers:
             self._updates.setdefault(follower.dialect, updates)
             follower.is_live = True
-            if panels := self.encoded(self._panels.since(follower.panels), follower.dialect):
+            if panels := self.encoded(self.panels.since(follower.panels), follower.dialect):
                 follower.backlog.send(panels)
             follower.caught_up()
+
+    @property
+    def panels(self) -> OpenPanels:
+        """The open panels."""
+        return self._panels if self._elsewhere is None else self._elsewhere
+
+    def show_elsewhere(self, panels: OpenPanels, events: Sequence[AgentEvent]) -> None:
+        """Take the panels that a worker shows, and send the events that lead there."""
+        self._elsewhere = panels
+        if events:
+            self.deliver(Batch(0, 0, events))
 
     def encoded(self, events: Sequence[AgentEvent], dialect: Dialect, prompt_id: str = "") -> bytes:
         """Return unrecorded events as a client with this dialect gets them."""
@@ -403,7 +415,7 @@ class SessionFeed(Channel):
             for follower in self._followers:
                 if follower.is_live:
                     follower.cursor = max(seen, follower.cursor)
-                    follower.panels = self._panels.seen
+                    follower.panels = self.panels.seen
                     follower.catch_up()
 
     def deliver(self, batch: Batch) -> None:

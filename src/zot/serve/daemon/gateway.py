@@ -11,26 +11,42 @@ import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
+from zot.encoding import thread_safe_type
 from zot.errors import AgentError, RunCancelled, StoreFailed, UserError
 from zot.events import AgentEvent, UserMessage
 from zot.fleet import worker_requests
+from zot.fleet.live import Shown, shown_by
 from zot.fleet.pools import place
 from zot.fleet.prompt_queue import DEFAULT_POOL, PromptQueue, QueuedPrompt, load_of
-from zot.fleet.worker_requests import AbortRun, AnswerApproval, DroppedPrompt, Outcome, SteerRun, WorkerRequest
+from zot.fleet.worker_requests import (
+    RUN_IS_OVER,
+    AbortRun,
+    AnswerApproval,
+    CallMethod,
+    DroppedPrompt,
+    Outcome,
+    SteerRun,
+    WorkerRequest,
+)
 from zot.journal import replay
 from zot.journal.connection import Connection
 from zot.journal.postgres.doorbell import ROWS, Listener
 from zot.journal.postgres.journal import PostgresJournal
 from zot.journal.queries import SessionRecord, get, key_of, newest_row_and_run, owned
+from zot.panels import OpenPanels
 from zot.serve.daemon.access import check_use
-from zot.serve.daemon.client_connection import ClientConnection, Deferred, Handler
+from zot.serve.daemon.client_connection import ClientConnection, Deferred, Handler, SlowAnswer
 from zot.serve.daemon.feed import RecordedEvents, grouped
 from zot.serve.daemon.session_methods import RunReply, read_attachments
 from zot.session.history import Batch
 from zot.session.queue import checked_prompt
 from zot.wire import daemon_types
+from zot.wire.daemon import METHODS
 from zot.wire.jsonrpc import NOT_OWNED, SESSION_BUSY, SESSION_NOT_FOUND, RpcError
 
 if TYPE_CHECKING:
@@ -46,6 +62,17 @@ _PIECE = 512
 #: How long a request waits for a worker: a session may have to be taken over first.
 _PATIENCE_S = 30.0
 _LOOK_S = 0.2
+#: Methods that the session's worker answers: it has the directory, the extensions and the keys of model services.
+_VIEWS = frozenset({"session/allowed", "session/commands", "session/extensions"})
+_CALLED = _VIEWS | {
+    "session/answer", "session/aside", "session/clear", "session/compact", "session/configure", "session/dismiss",
+    "session/forget", "session/lock", "session/panel_close", "session/panel_key", "session/reload", "session/rewind",
+    "session/run_command", "session/undo_compact",
+}  # fmt: skip
+#: Those that take as long as they take: the client's other requests do not wait for them.
+_SLOW = frozenset({
+    "session/aside", "session/commands", "session/compact", "session/reload", "session/rewind", "session/run_command",
+})  # fmt: skip
 
 
 class _Target(NamedTuple):
@@ -54,6 +81,28 @@ class _Target(NamedTuple):
     record: SessionRecord
     seq: int
     run: int
+
+
+class _ShownHere:
+    """What clients here were sent of a session's panels and notices. It begins with the notices after a row."""
+
+    def __init__(self, after: int) -> None:
+        self._after = after
+        self._worker = ""
+        self._newest = 0
+        self._panels = OpenPanels()
+
+    def take(self, worker: str, shown: Shown) -> tuple[OpenPanels, list[AgentEvent]]:
+        """Take what a worker shows; return the open panels, and the events that lead there."""
+        if worker != self._worker:
+            self._worker, self._newest = worker, 0
+        fresh = [one for one in shown.notices if one.number > self._newest and one.after >= self._after]
+        self._newest = max([self._newest, *(one.number for one in shown.notices)])
+        panels = OpenPanels()
+        panels.apply(shown.panels)
+        events = [*(one.event for one in fresh), *panels.since(self._panels.seen)]
+        self._panels = panels
+        return panels, events
 
 
 class _RemoteRun:
@@ -101,6 +150,11 @@ class Gateway:
         #: The noted pools of sessions, by number.
         self._pools: dict[int, str] = {}
         self._rung: set[int] = set()
+        #: Sessions, by number, whose panels or notices may have changed.
+        self._live_rung: set[int] = set()
+        self._shown: dict[str, _ShownHere] = {}
+        #: The newest row of each followed session when it was first looked at.
+        self._since: dict[str, int] = {}
         self._wake = asyncio.Event()
         self._heard = asyncio.Condition()
 
@@ -108,6 +162,7 @@ class Gateway:
     def table(self) -> Mapping[str, Handler]:
         """The handlers that differ from those of a daemon that runs its sessions itself."""
         return {
+            **{name: partial(self._call_worker, name) for name in _CALLED},
             "session/prompt": self._prompt,
             "session/steer": self._steer,
             "session/take_back": self._take_back,
@@ -152,15 +207,16 @@ class Gateway:
     def _ring(self, message: str) -> None:
         """Note which sessions have new rows."""
         for pair in message.split():
-            number, _, _ = pair.partition(":")
+            number, _, seq = pair.partition(":")
             if number.isdecimal():
-                self._rung.add(int(number))
+                (self._live_rung if seq == "0" else self._rung).add(int(number))
         self._wake.set()
 
     async def _look(self, rung: Collection[int] | None) -> None:
         """Send the new rows of sessions that were ``rung`` for, or of all sessions with unsent rows."""
         followed = {one for connection in self._daemon.connections for one in connection.followed}
         wanted = {one for one in (*followed, *self._runs) if not self._is_run_here(one)}
+        self._since = {one: self._since.get(one, self._sessions.feed(one).seq) for one in wanted}
         if unknown := [one for one in wanted if one not in self._numbers]:
             self._numbers.update(await self._journal.reading(_numbers, unknown))
         if rung is None:
@@ -169,10 +225,27 @@ class Gateway:
         else:
             behind = [one for one in wanted if self._numbers.get(one) in rung]
         await asyncio.gather(*map(self._send, behind))
+        live, self._live_rung = self._live_rung, set()
+        await self._show([one for one in wanted if rung is None or self._numbers.get(one) in live])
         if self._sessions.watchers:
             owned_ids = [one.id for one in await self._journal.reading(owned)]
             self._sessions.watchers.note_elsewhere([one for one in owned_ids if not self._is_run_here(one)])
         await self._note_dropped()
+
+    async def _show(self, session_ids: Sequence[str]) -> None:
+        """Send what extensions show on workers."""
+        numbers = {self._numbers[one]: one for one in session_ids if one in self._numbers}
+        if not numbers:
+            return
+        found = await self._journal.reading(shown_by, [*numbers])
+        for number, session_id in numbers.items():
+            feed = self._sessions.feed(session_id)
+            if number in found and session_id not in self._shown:
+                self._shown[session_id] = _ShownHere(self._since[session_id])
+            if (here := self._shown.get(session_id)) is not None:
+                feed.show_elsewhere(*here.take(*found.get(number, ("", Shown()))))
+            if number not in found:
+                self._shown.pop(session_id, None)
 
     def _is_run_here(self, session_id: str) -> bool:
         session = self._sessions.pool.session(session_id)
@@ -237,6 +310,7 @@ class Gateway:
             by=connection.grant.name,
             after=target.seq,
             after_run=target.run,
+            can_answer=self._sessions.feed(session_id).can_answer,
         )
         try:
             run.job = await self._enqueue(connection, prompt, target.record)
@@ -250,13 +324,16 @@ class Gateway:
         """Queue a prompt in the pool of its session; return its job's number. Raise StoreFailed, or RpcError if its
         tenant has too many."""
         tenant = f"token {connection.grant.name}" if connection.grant.name else f"uid {connection.who.uid}"
-        number = session.number
-        await self._check_limits(tenant, number)
+        await self._check_limits(tenant, session.number)
+        return await self._queue.add(prompt, session=session.number, pool=await self._placed(session), tenant=tenant)
+
+    async def _placed(self, session: SessionRecord) -> str:
+        """Return the pool of a session, once it is noted."""
         pool = await self._pool_of(session)
-        if self._pools.get(number) != pool:
-            await self._journal.writing(place, number, pool)
-            self._pools[number] = pool
-        return await self._queue.add(prompt, session=number, pool=pool, tenant=tenant)
+        if self._pools.get(session.number) != pool:
+            await self._journal.writing(place, session.number, pool)
+            self._pools[session.number] = pool
+        return pool
 
     async def _check_limits(self, tenant: str, number: int) -> None:
         """Raise RpcError if a tenant has too many prompts. Two gateways that check at the same time may admit one
@@ -364,6 +441,77 @@ class Gateway:
         if grant.name in {event.by for event in events if isinstance(event, UserMessage)}:
             raise RpcError(NOT_OWNED, f"the token {grant.name!r} prompted this run and cannot approve its calls")
 
+    async def _call_worker(self, method: str, connection: ClientConnection, asked: Any) -> Any:
+        """Let the session's worker answer a method."""
+        session_id = asked.session_id
+        if method in _VIEWS:
+            target = await self._journal.reading(_target, session_id)
+        else:
+            target = await self._use(connection, session_id)
+        needs_run = method == "session/answer"
+        if needs_run and target.record.owner is None:
+            raise UserError("no such question is waiting: it was answered, expired or never asked")
+        if method not in _VIEWS:
+            self._follow(connection, target)
+        grant = connection.grant
+        call = CallMethod(
+            method,
+            msgspec.Raw(msgspec.json.encode(asked)),
+            grant.name,
+            grant.roles,
+            connection.label,
+            session_id,
+            target.seq,
+            needs_run=needs_run,
+        )
+        work = self._called(connection, target.record, call)
+        return SlowAnswer(work) if method in _SLOW else await work
+
+    async def _called(self, connection: ClientConnection, session: SessionRecord, call: CallMethod) -> Any:
+        """Return the worker's answer, once the client has what was recorded before it. Raise RpcError."""
+        outcome = await self._ask(session.number, call, await self._placed(session))
+        if outcome.seq:
+            await self._sent(connection, session.id, outcome.seq)
+        if outcome.problem and call.needs_run and not outcome.code:
+            raise UserError("no such question is waiting: it was answered, expired or never asked")
+        if outcome.problem:
+            raise RpcError(outcome.code or SESSION_NOT_FOUND, outcome.problem)
+        answer = msgspec.json.decode(outcome.result, type=thread_safe_type(METHODS[call.method].result))
+        if isinstance(answer, daemon_types.CommandRun) and answer.prompt:
+            await self._prompt_of_command(connection, session.id, answer.prompt)
+        return answer
+
+    async def _prompt_of_command(self, connection: ClientConnection, session_id: str, text: str) -> None:
+        """Queue the prompt that an extension's command has answered with."""
+        try:
+            await self._open_queue()
+            target = await self._use(connection, session_id)
+            prompt = QueuedPrompt(
+                session_id=session_id,
+                text=text,
+                prompt_id=_new_prompt_id(),
+                by=connection.grant.name,
+                after=target.seq,
+                after_run=target.run,
+                can_answer=self._sessions.feed(session_id).can_answer,
+            )
+            await self._enqueue(connection, prompt, target.record)
+        except AgentError as problem:
+            connection.send_turn_failed(session_id, str(problem))
+
+    async def _sent(self, connection: ClientConnection, session_id: str, seq: int) -> None:
+        """Wait until a client has a session's updates up to a row, within a limit."""
+        if session_id not in connection.followed:
+            return
+        sent = asyncio.Event()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                while self._sessions.feed(session_id).seq < seq:
+                    async with self._heard:
+                        await self._heard.wait()
+                connection.when_sent(session_id, seq, sent.set)
+                await sent.wait()
+
     async def _use(self, connection: ClientConnection, session_id: str) -> _Target:
         """Return a session that a client may change. Raise RpcError, NoSuchSession."""
         self._sessions.pool.check_open()
@@ -386,22 +534,30 @@ class Gateway:
                 await self._queue.open()
                 self._is_open = True
 
-    async def _ask(self, session: int, request: WorkerRequest) -> Outcome:
-        """Ask the worker that runs a session. If it is gone, the one that takes the session over answers."""
-        number = await self._journal.writing(worker_requests.make, session, request)
-        try:
-            async with asyncio.timeout(_PATIENCE_S):
-                while (outcome := await self._journal.reading(worker_requests.outcome_of, number)) is None:
-                    async with self._heard:
-                        try:
-                            async with asyncio.timeout(_LOOK_S):
-                                await self._heard.wait()
-                        except TimeoutError:
-                            pass
-        except TimeoutError:
-            await self._journal.writing(worker_requests.withdraw, number)
-            return Outcome("no worker runs this session", is_late=True)
+    async def _ask(self, session: int, request: WorkerRequest, pool: str = "") -> Outcome:
+        """Ask the worker of a session. If it is gone, the one that takes the session over answers."""
+        loop = asyncio.get_running_loop()
+        number = await self._journal.writing(worker_requests.make, session, request, pool)
+        deadline = loop.time() + _PATIENCE_S
+        while (outcome := await self._outcome(number)) in (None, RUN_IS_OVER):
+            is_late = outcome is not None or loop.time() > deadline
+            # Another run must not get it.
+            if is_late and await self._journal.writing(worker_requests.withdraw, number):
+                return outcome or Outcome("no worker has this session", is_late=True)
+            async with self._heard:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_S):
+                        await self._heard.wait()
+        assert outcome is not None
         return outcome
+
+    async def _outcome(self, request: int) -> Outcome | None:
+        """Return what became of a request; None if that is not known yet, or the database is gone for the moment."""
+        try:
+            return await self._journal.reading(worker_requests.outcome_of, request, self._journal.lease_s)
+        except StoreFailed as problem:
+            log.debug("the outcome of a request cannot be read: %s", problem)
+            return None
 
 
 def _target(connection: Connection, session_id: str) -> _Target:

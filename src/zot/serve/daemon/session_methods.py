@@ -314,7 +314,8 @@ class SessionMethods:
                 last_seq=seq,
                 epoch=epoch,
             )
-            after = await self._start_after(session_id, seq, self._asked(session_id, session.approvals.pending))
+            asked = _ids(session.approvals.pending, await self._questions(session_id))
+            after = await self._start_after(session_id, seq, asked)
         return AnswerThen(opened, lambda: connection.follow(session_id, after))
 
     async def _attach(self, connection: ClientConnection, asked: daemon_types.Attach) -> AnswerThen:
@@ -322,7 +323,8 @@ class SessionMethods:
         await self._recover(session_id)
         seq, epoch = await self._position(connection, session_id)
         status, question = await self._activity(session_id)
-        beginning = await self._start_after(session_id, seq, self._asked(session_id, question))
+        questions = await self._questions(session_id)
+        beginning = await self._start_after(session_id, seq, _ids(question, questions))
         after = beginning if asked.after is None else min(asked.after, seq)
         asked_seq = beginning + 1 if beginning < seq else daemon_types.ABSENT
         wants_events = connection.dialect is Dialect.EVENTS
@@ -337,7 +339,7 @@ class SessionMethods:
             else daemon_types.PendingApproval.of(question, time.time()),
             asked_seq=asked_seq,
             last_event_seq=last_event,
-            questions=self._questions(session_id) or daemon_types.ABSENT,
+            questions=questions or daemon_types.ABSENT,
         )
         return AnswerThen(attached, lambda: connection.follow(session_id, after, again=True))
 
@@ -381,6 +383,7 @@ class SessionMethods:
 
     async def _fork(self, connection: ClientConnection, asked: daemon_types.Fork) -> AnswerThen:
         await check_name(self._catalog, asked.new_session_id or "")
+        await self._refreshed(connection, asked.session_id)
         async with use_session(self._pool, connection, asked.session_id) as session:
             made = await session.fork(asked.new_session_id, messages=asked.messages)
         return await self._opened(connection, made, None)
@@ -389,7 +392,10 @@ class SessionMethods:
         seq, epoch = await self._refreshed(connection, asked.session_id)
         async with self._pool.use(asked.session_id, looks=True) as session:
             status, question = await self._activity(asked.session_id)
-            now = msgspec.structs.replace(session.state(), session=asked.session_id, state=status, pending=question)
+            questions = await self._questions(asked.session_id)
+            now = msgspec.structs.replace(
+                session.state(), session=asked.session_id, state=status, pending=question, questions=questions
+            )
             closed = await self._pool.is_closed(asked.session_id)
             queue = tuple(
                 daemon_types.WaitingPrompt.of(job.prompt_id, job.text, steers=steers, by=job.by)
@@ -432,13 +438,12 @@ class SessionMethods:
         is_here = session is not None and session.worker.busy
         return status_of(question, busy=is_here or is_elsewhere), question
 
-    def _asked(self, session_id: str, pending: ApprovalRequest | None) -> list[str]:
-        """Return the ids of the open approval request and questions of a session, oldest first."""
-        return [request.id for request in (pending, *self._questions(session_id)) if request is not None]
-
-    def _questions(self, session_id: str) -> tuple[QuestionRequest, ...]:
+    async def _questions(self, session_id: str) -> tuple[QuestionRequest, ...]:
+        """Return the open questions of a session's run, also of one in another process."""
         session = self._pool.session(session_id)
-        return () if session is None else session.worker.open_questions
+        if session is not None and session.worker.busy:
+            return session.worker.open_questions
+        return await self._catalog.open_questions(session_id)
 
     async def _start_after(self, session_id: str, seq: int, asked: Sequence[str]) -> int:
         """Return the number after which a new follower starts: the open requests ``asked`` are sent again."""
@@ -582,6 +587,11 @@ class SessionMethods:
                     await session.forget(one)
                     return daemon_types.Forgotten(asked.session_id)
         raise UserError("no such permission is stored")
+
+
+def _ids(pending: ApprovalRequest | None, questions: Sequence[QuestionRequest]) -> list[str]:
+    """Return the ids of an open approval request and of questions."""
+    return [request.id for request in (pending, *questions) if request is not None]
 
 
 def _not_begun(why: AgentError, code_if_unwanted: int) -> RpcError:

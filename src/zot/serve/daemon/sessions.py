@@ -212,8 +212,7 @@ class SessionOpener:
         except DirectoryGone as problem:
             raise DirectoryGone(problem.cwd, _ANOTHER_PLACE) from None
         try:
-            # A gateway leaves the checkout's path as its worker has recorded it.
-            if workspace is None or workspace.state is _State.NEW or not self._parts.worker_pool:
+            if not self._parts.worker_pool or _is_changed_here(session, wanted, workspace):
                 await session.establish()
         except BaseException:
             await session.close()
@@ -275,7 +274,7 @@ class SessionOpener:
         """Return the treatment of a run whose process died. A worker continues it, but for one whose changed files were
         in a checkout of the worker that is gone."""
         if self._parts.worker_pool:
-            return WaitingRuns.LEAVE
+            return WaitingRuns.IGNORE
         return WaitingRuns.CONTINUE if self._parts.is_worker and workspace is None else WaitingRuns.RESUME
 
     async def _conclude(self, session_id: str) -> None:
@@ -350,6 +349,14 @@ class SessionOpener:
     def _overrides(self, session_id: str) -> ConfigOverrides:
         """Return the flags that override a session's recorded settings."""
         return ConfigOverrides(frozenset(self._parts.flags.keys() - (_CHOSEN if session_id in self._chosen else ())))
+
+
+def _is_changed_here(session: Session, wanted: NewSessionSettings | None, workspace: _Workspace | None) -> bool:
+    """True if a gateway must record a session's settings: it is new, or its client names another directory. All others
+    are as its worker has recorded them."""
+    recorded = session.history.configured
+    names_place = wanted is not None and wanted.cwd is not None and workspace is None
+    return recorded is None or (names_place and recorded.cwd != session.agent.cwd)
 
 
 def _alias(recorded: SettingsChanged | None, wanted: NewSessionSettings | None, session_id: str) -> str:
