@@ -160,7 +160,7 @@ def branch_of(session_id: str) -> str:
     """Return the branch of a session: with its id if a branch can have that name, else with a digest of it."""
     if _PLAIN_ID.fullmatch(session_id):
         return f"zot/{session_id}"
-    # No plain id begins like this: nobody can name a session like the branch of another.
+    # No plain id begins like this, so no session is named like the branch of another.
     return f"zot/_{hashlib.sha256(session_id.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
 
 

@@ -60,7 +60,7 @@ class Doorbell:
             try:
                 if connection is None or connection.is_lost:
                     connection = self._address.connect("doorbell")
-                    # Every NOTIFY commits; nobody needs to find a ring on the disk.
+                    # Every NOTIFY commits; a ring need not survive a crash.
                     connection.execute("SET synchronous_commit = off")
                 message = " ".join(f"{number}:{seq}" for number, seq in some)
                 connection.execute("SELECT pg_notify(?, ?)", (ROWS, message))

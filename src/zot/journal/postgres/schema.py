@@ -108,7 +108,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE sessions ADD COLUMN pool text NOT NULL DEFAULT ''",
     ),
     (
-        # The run that a request has aborted: nobody continues it.
+        # The run that a request has aborted: no worker continues it.
         "ALTER TABLE requests ADD COLUMN aborted_run bigint",
     ),
     (

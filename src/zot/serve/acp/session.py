@@ -83,7 +83,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class ReplayedConversation(msgspec.Struct, frozen=True):
-    """A conversation to replay: its ``messages`` before the current run, and the ``events`` of that run so far."""
+    """A conversation to replay: its ``messages`` before the current run, and the ``events`` of the run so far."""
 
     messages: Sequence[Message | PastMessage]
     events: Sequence[AgentEvent] = ()
