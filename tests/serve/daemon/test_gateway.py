@@ -135,6 +135,22 @@ async def test_a_run_is_steered_and_aborted_on_its_worker(tmp_path: Path, databa
         assert (code, why) == (-32000, "No active turn for this session")
 
 
+async def test_an_abort_right_after_the_prompt_ends_it_in_every_phase(tmp_path: Path, database: str) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "work").mkdir()
+    async with (
+        running(tmp_path / "one", store=seen_as(database, "one")) as one,
+        working(tmp_path, database, "worker"),
+    ):
+        caller = await one.caller()
+        for at in range(8):
+            await opened(caller, f"s{at}", tmp_path / "work")
+            number = caller.call("session/prompt", sessionId=f"s{at}", prompt="!stall")
+            await asyncio.sleep(at * 0.01)  # In the queue, taken, being opened, begun.
+            await caller.get("session/cancel", sessionId=f"s{at}")
+            assert (await caller.answer(number))["result"]["stopReason"] == "cancelled"
+
+
 async def test_an_approval_outlives_its_worker(tmp_path: Path, database: str) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "work").mkdir()

@@ -62,6 +62,8 @@ _PIECE = 512
 #: How long a request waits for a worker: a session may have to be taken over first.
 _PATIENCE_S = 30.0
 _LOOK_S = 0.2
+#: How often an abort looks whether a prompt that a worker has taken has begun.
+_STARTING_S = 0.02
 #: Methods that the session's worker answers: it has the directory, the extensions and the keys of model services.
 _VIEWS = frozenset({"session/allowed", "session/commands", "session/extensions"})
 _CALLED = _VIEWS | {
@@ -404,14 +406,17 @@ class Gateway:
         if (session := self._sessions.pool.session(asked.session_id)) is not None and session.worker.busy:
             session.abort()
             return daemon_types.Cancelled(asked.session_id)
-        record = await self._journal.find(asked.session_id)
-        if record.owner is None:
-            for run in self._runs.get(asked.session_id, ()):
-                if not run.has_begun and await self._queue.withdraw(run.job):
+        deadline = asyncio.get_running_loop().time() + _PATIENCE_S
+        while (record := await self._journal.find(asked.session_id)).owner is None:
+            waiting = [one for one in self._runs.get(asked.session_id, ()) if not (one.has_begun or one.is_over)]
+            for run in waiting:
+                if run.job and await self._queue.withdraw(run.job):
                     run.drop(DroppedPrompt("aborted before it began", is_cancelled=True))
                     self._forget(asked.session_id)
                     return daemon_types.Cancelled(asked.session_id)
-            raise RpcError(SESSION_NOT_FOUND, "No active turn for this session")
+            if not waiting or asyncio.get_running_loop().time() > deadline:
+                raise RpcError(SESSION_NOT_FOUND, "No active turn for this session")
+            await asyncio.sleep(_STARTING_S)  # A worker has taken it, and is about to begin.
         outcome = await self._ask(record.number, AbortRun())
         if outcome.problem:
             raise RpcError(SESSION_NOT_FOUND, outcome.problem)
