@@ -82,6 +82,8 @@ def test_no_message_is_explained_twice_and_each_has_an_explanation() -> None:
         (["daemon", "--listen", "ws://0.0.0.0:7777"], "ws://0.0.0.0:7777: "),
         (["attach"], "No daemon is running at "),
         (["sessions", "show", "x"], "no session matches 'x': "),
+        (["mcp", "test", "files"], "no MCP server is named 'files'; list them with: zot mcp list"),
+        (["worker"], "a worker needs a database: add --store postgresql://…, or set ZOT_STORE"),
         (["host"], "there is no request: the input is empty"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
