@@ -438,13 +438,14 @@ async def test_the_queue_has_the_prompts_of_all_clients(browser: Browser, face: 
     watcher = await paired(browser, face, "view")
     await open_session(watcher, session)
     await submit(page, "!echo mine")
+    queue = "[...document.querySelectorAll('.queue .text')].map(one => one.textContent).join()"
+    await watcher.until(f"{queue} === '!echo mine'")  # It is the first.
     async with face.connected() as client:
         await client.call("initialize", {"protocolVersion": 1})
         for text in ("!echo theirs\nsecond line", "!echo never"):
             params = {"sessionId": session, "prompt": text, "promptId": text[-4:]}
             message = {"jsonrpc": "2.0", "id": text, "method": "session/prompt", "params": params}
             await client.socket.send(json.dumps(message))
-    queue = "[...document.querySelectorAll('.queue .text')].map(one => one.textContent).join()"
     for one in (page, watcher):
         await one.until(f"{queue} === '!echo mine,!echo theirs,!echo never'")
     assert await texts(page, ".queue .facts") == ["Queued", "Queued by default", "Queued by default"]
