@@ -31,6 +31,7 @@ import psycopg
 
 import zot
 from zot.agent.loop import UNCERTAIN_RESULT
+from zot.errors import PromptLost
 from zot.events import Done, ToolResult, UserMessage
 from zot.journal import replay
 from zot.journal.opening import open_journal
@@ -159,9 +160,9 @@ class Talk:
                 try:
                     async with asyncio.timeout(_PROMPT_S):
                         result = await turn.result()
-                except zot.RpcError as problem:
+                except (zot.RpcError, PromptLost) as problem:  # The client knows: it ran at most once.
                     self.refused.append(mark)
-                    self.outcomes[f"refused: {problem.message[:60]}"] += 1
+                    self.outcomes[f"refused: {problem}"[:70]] += 1
                     await asyncio.sleep(1.0)
                 except zot.AgentError as problem:
                     self.sent.append(mark)
@@ -400,7 +401,7 @@ async def run(asked: argparse.Namespace) -> int:
         outcomes = sum((talk.outcomes for talk in talks), Counter[str]())
         longest = [[round(one, 2) for one in both] for both in sorted(takeovers.waits, reverse=True)[:5]]
         print(json.dumps({
-            "seed": asked.seed, "prompts": sum(len(talk.sent) for talk in talks), "outcomes": outcomes,
+            "seed": asked.seed, "prompts": sum(outcomes.values()), "outcomes": outcomes,
             "faults": faults,
             "takeovers": len(takeovers.waits), "waits after the lease's end, longest, and their limits, s": longest,
             "uncertain calls": fleet.uncertain,

@@ -210,6 +210,24 @@ def loaded_at(moment: str, *argv: str, given: bytes = b'{"type":"hello"}\n', **e
     return set(done.stderr.decode().split())
 
 
+@pytest.mark.parametrize(
+    ("argv", "given"),
+    [
+        (("rpc", "--session", "s"), b'{"type":"prompt","message":"!bash true"}\n'),
+        (("-p", "!bash true", "--session", "s"), b""),
+        (("host",), b'{"protocol_version":1,"type":"run","request_id":"r","session_id":"s","prompt":"!echo hi"}'),
+        (("sessions", "list", "--all"), b""),
+    ],
+    ids=["rpc", "prompt", "host", "sessions"],
+)
+def test_nothing_of_a_fleet_is_loaded_without_a_store(tmp_path: Path, argv: tuple[str, ...], given: bytes) -> None:
+    provider = () if argv[0] == "sessions" else ("--provider", "lab")
+    loaded = loaded_at("write", *argv, *provider, given=given, HOME=str(tmp_path), ZOT_HOME=str(tmp_path))
+    assert "zot.journal.journal" in loaded
+    found = {one for one in loaded if one.startswith(("psycopg", "procrastinate", "zot.fleet", "zot.journal.postgres"))}
+    assert found == set()
+
+
 HEAVY = {"asyncio", "argparse", "logging", "ssl", "socket", "subprocess", "json", "pathlib", "httptools", "tomllib"}
 
 
