@@ -14,6 +14,7 @@ from pathlib import Path
 from abort import abort
 from acp_turns import editor
 from daemon import daemon
+from fleet import fleet
 from growth import endurance, growth
 from installation import ROOT, Installation, install
 from mcp_servers import sleeping_servers
@@ -45,6 +46,7 @@ _MEASUREMENTS: Mapping[str, tuple[Callable[[Sequence[Installation], int], list[R
     "daemon": (daemon, 24),
     "editor": (editor, 24),
     "terminal": (terminal, 10),
+    "fleet": (fleet, 10),  # The last: it installs further packages.
 }
 _QUICK = 5
 
