@@ -49,6 +49,7 @@ class Workers:
 
     def run(self) -> None:
         """Hand out tests and take reports until all workers have ended."""
+        _directories(self._session.config).getbasetemp()  # Made here: this process removes its lock at the end.
         for _ in range(self._count):
             self._fork()
         while self._workers:
@@ -149,7 +150,7 @@ def _work(session: pytest.Session, connection: Connection, number: int) -> NoRet
     code = 1
     try:
         os.environ["PYTEST_XDIST_WORKER"] = f"gw{number}"
-        factory = config._tmp_path_factory  # type: ignore[attr-defined] # as xdist finds it
+        factory = _directories(config)
         factory._basetemp = factory.getbasetemp() / f"gw{number}"
         factory._basetemp.mkdir(mode=0o700)
         capture: Any = config.pluginmanager.get_plugin("capturemanager")
@@ -170,6 +171,10 @@ def _work(session: pytest.Session, connection: Connection, number: int) -> NoRet
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _directories(config: pytest.Config) -> pytest.TempPathFactory:
+    return config._tmp_path_factory  # type: ignore[attr-defined, no-any-return] # as xdist finds it
 
 
 def _run(session: pytest.Session, connection: Connection) -> None:

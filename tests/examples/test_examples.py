@@ -317,7 +317,7 @@ def test_a_check_without_its_program_is_not_collected_but_named() -> None:
     assert report(missing) == ["not run, because there is no no-such-program: test_something"]
 
 
-@pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n", "1")], ids=["one process", "workers"])
+@pytest.mark.parametrize("workers", [(), ("-p", "forked_workers", "--forks", "2")], ids=["one process", "workers"])
 def test_a_missing_program_fails_the_run_in_ci_and_is_listed_elsewhere(
     tmp_path: Path, workers: tuple[str, ...]
 ) -> None:
