@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from timing import slowness
+from zot.extensions import log
 from zot.extensions.log import MAX_BYTES
-from zot.mcp import server_connection
 
 from .stage import McpStage
 
@@ -69,8 +69,8 @@ async def test_children_of_a_server_end_with_it(tmp_path: Path) -> None:
 async def test_a_server_that_cannot_be_used_is_explained(
     tmp_path: Path, mode: str, explained: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for limit in ("MAX_BYTES", "_MAX_LOG_BYTES"):  # How fast a server writes depends on the machine.
-        monkeypatch.setattr(server_connection, limit, 1 if mode == "floods-its-log" else MAX_BYTES)
+    for limit in ("MAX_BYTES", "_MAX_FLOOD_BYTES"):  # How fast a server writes depends on the machine.
+        monkeypatch.setattr(log, limit, 1 if mode == "floods-its-log" else MAX_BYTES)
     async with McpStage(tmp_path, mode) as stage:
         [server] = stage.mcp_servers().servers
         if mode == "never-starts":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import stat
@@ -15,6 +16,12 @@ from zot.text import printable
 
 #: A longer log is rotated; this much of its end is kept.
 MAX_BYTES = 8 * 1024 * 1024
+#: Pauses between checks whether a program has filled its log: after the start, with a full log, and at most. A program
+#: that fills it at each check is ended after this many bytes.
+_MIN_PAUSE_S = 0.25
+_FULL_PAUSE_S = 1.0
+_MAX_PAUSE_S = 4.0
+_MAX_FLOOD_BYTES = 64 * 1024 * 1024
 #: Marks a restart after a crash in the log; names have no colon.
 AGAIN = "again: "
 #: Limits of the excerpt from standard error that is shown after a failure.
@@ -88,6 +95,17 @@ class Log:
             pass
         finally:
             os.close(fd)
+
+    async def watch(self) -> str:
+        """Keep the log short while a program writes to it directly. Return what is wrong if the program floods it."""
+        pause_s, flood = _MIN_PAUSE_S, 0
+        while flood <= _MAX_FLOOD_BYTES:
+            await asyncio.sleep(pause_s)
+            size = self.end()
+            self.keep_short()
+            flood = flood + size if size > MAX_BYTES else 0
+            pause_s = min(_FULL_PAUSE_S if flood else _MAX_PAUSE_S, 2 * pause_s)
+        return f"wrote more than {_MAX_FLOOD_BYTES} bytes to standard error within a few seconds"
 
     def keep_short(self) -> None:
         """Rotate a log that is too long. Open descriptors stay valid."""

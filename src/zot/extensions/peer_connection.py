@@ -179,7 +179,11 @@ class ExtensionConnection:
 
     def cannot_send(self, reason: str) -> None:
         """Break the connection unless the extension exits soon: then its exit is the reason to report."""
-        self._loop.call_later(_EXIT_S, self._lose, reason)
+        self._loop.call_later(_EXIT_S, self.lose, reason)
+
+    def lose(self, reason: str) -> None:
+        """Break the connection: end the extension with all its processes."""
+        self._carry_out(self.peer.lose(reason, self._loop.time()))
 
     def input_closed(self) -> None:
         """Note that the extension has closed its input."""
@@ -344,9 +348,6 @@ class ExtensionConnection:
         self._stop_pausing()
         if self._carrier is not None:
             self._carrier.end()
-
-    def _lose(self, reason: str) -> None:
-        self._carry_out(self.peer.lose(reason, self._loop.time()))
 
     def _schedule(self) -> None:
         if self._due_at is not None:

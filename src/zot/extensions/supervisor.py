@@ -40,8 +40,6 @@ PATIENCE_S = 1.0
 #: Pauses before restarts after crashes; their number limits the restarts within `_WINDOW_S`.
 _PAUSES_S = (0.25, 1.0, 4.0)
 _WINDOW_S = 300.0
-#: Interval of checks of the log's size.
-_LOG_S = 10.0
 #: Time to end an extension, in addition to its own deadlines.
 _SLACK_S = 4.0
 Condition: TypeAlias = Literal["starting", "running", "restarting", "failed", "stopped"]
@@ -192,10 +190,8 @@ class SupervisedExtension(PeerObserver):
             os.close(errors)
 
     async def _watch_log(self) -> None:
-        """Bound the size of its log while it runs: the process writes to the file directly."""
-        while True:
-            await asyncio.sleep(_LOG_S)
-            self.log.keep_short()
+        """Bound the size of its log while it runs."""
+        self.connection.lose(await self.log.watch())
 
     async def _may_restart(self) -> bool:
         """Wait for the pause before a restart. False if it must not be restarted."""

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from zot.errors import ProtocolError, plain_reason
-from zot.extensions.log import MAX_BYTES, Log
+from zot.extensions.log import Log
 from zot.mcp.launch import McpDeadlines, McpExited, McpFailed, McpLaunch
 from zot.mcp.project_servers import named_files
 from zot.mcp.source import McpSource
@@ -62,12 +62,6 @@ _SANDBOXED: Final = " (in the sandbox of --lock, which shows few directories; sa
 _TRUST: Final = "look at it, then: zot mcp trust"
 #: The most bytes that a server sends without the end of a line before it is ended.
 _MAX_ENDLESS_BYTES: Final = 4 * MAX_LINE_BYTES
-#: Intervals of checks whether standard error has filled the log: after the start, with a full log, and at most. A
-#: server that fills it at each check is ended after this many bytes.
-_MIN_LOG_S: Final = 0.25
-_FULL_LOG_S: Final = 1.0
-_MAX_LOG_S: Final = 4.0
-_MAX_LOG_BYTES: Final = 64 * 1024 * 1024
 
 
 class _WaitingCall:
@@ -407,15 +401,7 @@ class ProcessConnection(McpConnection):
                 self.apply(self.client.receive(message))
 
     async def _watch_log(self) -> None:
-        pause_s, flood = _MIN_LOG_S, 0
-        while True:
-            await asyncio.sleep(pause_s)
-            size = self.log.end()
-            self.log.keep_short()
-            flood = flood + size if size > MAX_BYTES else 0
-            if flood > _MAX_LOG_BYTES:
-                self._break(f"wrote more than {_MAX_LOG_BYTES} bytes to standard error within a few seconds")
-            pause_s = min(_FULL_LOG_S if flood else _MAX_LOG_S, 2 * pause_s)
+        self._break(await self.log.watch())
 
     def _how_it_ended(self) -> str:
         if self._closing:
