@@ -412,7 +412,11 @@ def followed(process: subprocess.Popen[bytes], end: bytes) -> bool:
             "",
             "zot ext needs a subcommand: list, install, remove, enable, disable, logs, trust, untrust, new, test, run",
         ),
-        ("frob", "zot ext has no subcommand 'frob'"),
+        (
+            "frob",
+            "zot ext has no subcommand 'frob'; known: list, install, remove, enable, disable, logs, trust, untrust, "
+            "new, test, run",
+        ),
         ("list more", "zot ext list takes no words"),
         ("install", "zot ext install takes PATH|GIT-URL"),
         ("logs x --nothing", "unknown flag --nothing; --help-all lists every flag"),

@@ -78,7 +78,7 @@ def test_the_state_of_a_fleet_is_shown(shell: Shell, database: str) -> None:
     said = shell.run("fleet", "status", "--store", database)
     assert "sessions   1; 0 run, 0 wait to be taken over\n" in said.out, said.err
     assert json.loads(shell.run("fleet", "status", "--json", "--store", database).out)["sessions"] == 1
-    assert "needs --store" in shell.run("fleet", "status").err
+    assert "zot fleet needs a database: add --store postgresql://" in shell.run("fleet", "status").err
 
 
 def test_nothing_of_it_is_imported_without_a_database(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ OBJECT = {"type": "object"}
 STRING = {"type": "string"}
 PLACE = {
     "title": "Place",
-    "description": "Where something is.",
+    "description": "A place in a file.",
     "type": "object",
     "properties": {"name": STRING, "height": {"type": "integer", "default": 0}},
     "required": ["name"],

@@ -339,7 +339,7 @@ async def check_damaged(path: Path, everything: dict[str, list[tuple[int, Row]]]
         for change in past.changes:
             assert isinstance(change, MessageAdded | MessagesReplaced | SettingsChanged)
             transcript.apply(change)
-        found = inspect(transcript, past.rows, now=NOON)
+        found = inspect(transcript, past.rows, now=lambda: NOON)
         ending = found.ending if isinstance(found, Interrupted) else []
         if session_id == SESSIONS[0]:
             try:

@@ -44,7 +44,7 @@ def transcript_of(rows: Sequence[Row]) -> Transcript:
 
 
 def found(rows: Sequence[Row]) -> Findings:
-    return inspect(transcript_of(rows), rows, now=NOON)
+    return inspect(transcript_of(rows), rows, now=lambda: NOON)
 
 
 def ending(rows: Sequence[Row]) -> Sequence[Row]:

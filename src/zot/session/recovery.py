@@ -87,12 +87,12 @@ class WaitingRuns(enum.Enum):
     IGNORE = "leave it as it is, whatever its state: other processes recover it"
 
 
-def inspect(transcript: Transcript, rows: Sequence[Row], *, now: str) -> Findings:
-    """Say how the newest run of a session, with these ``rows``, was left. ``now`` is the time of rows to append."""
+def inspect(transcript: Transcript, rows: Sequence[Row], *, now: Callable[[], str]) -> Findings:
+    """Say how the newest run of a session, with these ``rows``, was left. ``now`` gives the time of rows to append."""
     return _waiting(transcript, rows) or _interrupted(transcript, rows, now=now)
 
 
-def _interrupted(transcript: Transcript, rows: Sequence[Row], *, now: str) -> Clean | Interrupted:
+def _interrupted(transcript: Transcript, rows: Sequence[Row], *, now: Callable[[], str]) -> Clean | Interrupted:
     """Return the rows that end a run, whether or not it waits for an approval.
 
     The text of a partial reply is kept, each open tool call gets a result that says it was lost, and `turn_end` and
@@ -101,7 +101,8 @@ def _interrupted(transcript: Transcript, rows: Sequence[Row], *, now: str) -> Cl
     events = [row for row in rows if not isinstance(row, Change)]
     ending: list[Row] = []
     if events and not any(isinstance(event, Done) for event in events):
-        ending = [*_partial_reply(rows, now), *_lost_results(transcript, events, now), *_ending(events), Done()]
+        at = now()
+        ending = [*_partial_reply(rows, at), *_lost_results(transcript, events, at), *_ending(events), Done()]
     ending[-1:-1] = _repair(transcript, ending)
     return Interrupted(ending) if ending else Clean()
 
@@ -237,7 +238,7 @@ async def recover(
     history.must_recover = True
     rows = [row for _, row in await store.newest()]
     resumes = waiting in (WaitingRuns.RESUME, WaitingRuns.CONTINUE) and store.left_behind
-    match inspect(history.transcript, rows, now=now()):
+    match inspect(history.transcript, rows, now=now):
         case Interrupted() if waiting is WaitingRuns.CONTINUE and resumes and (left := _among_calls(rows)) is not None:
             return left
         case Interrupted(ending=ending):
@@ -251,7 +252,7 @@ async def recover(
                 expired = _expired(asked, now())
                 history.amend(expired)
                 rows += expired
-            if isinstance(found := _interrupted(history.transcript, rows, now=now()), Interrupted):
+            if isinstance(found := _interrupted(history.transcript, rows, now=now), Interrupted):
                 history.amend(found.ending)
         case Clean():
             pass
@@ -264,7 +265,7 @@ async def recover_unusable(store: Store, past: TranscriptPast, *, now: Callable[
     history = History(store)
     history.apply_stored(past.changes)
     history.totals = past.totals
-    if not needs_lease(inspect(history.transcript, past.newest, now=""), store, WaitingRuns.LEAVE):
+    if not needs_lease(inspect(history.transcript, past.newest, now=now), store, WaitingRuns.LEAVE):
         return
     try:
         foreign = await store.begin()

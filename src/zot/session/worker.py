@@ -294,7 +294,7 @@ class Worker:
         if self._current is not None or not self._store.shared:
             return
         if newest is not None:
-            found = inspect(self._history.transcript, newest, now=self._now())
+            found = inspect(self._history.transcript, newest, now=self._now)
             self._history.must_recover = not isinstance(found, Clean)
             if not needs_lease(found, self._store, waiting):
                 return

@@ -103,7 +103,7 @@ async def test_settings_that_cannot_be_recorded_during_another_process_s_run_do_
         await other.idle()
         assert (await other.app.live.conversation.state()).locked
         await other.says(f"!write {tmp_path}/../outside.txt x")
-        await other.sees("are locked to this directory")
+        await other.sees("tools are locked")
         await other.idle()
         assert not (tmp_path.parent / "outside.txt").exists()
 
