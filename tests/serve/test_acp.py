@@ -692,10 +692,43 @@ def test_a_fork_has_the_conversation_and_a_life_of_its_own(editors: Start) -> No
     assert said(updates(editor.frames[before:])) == "common"
 
 
+def test_a_fork_elsewhere_leaves_its_origin_in_place(editors: Start, tmp_path: Path) -> None:
+    editor = editors()
+    session = editor.new()
+    editor.prompt(session, "!echo common")
+    (tmp_path / "aside").mkdir()
+    forked = editor.call("session/fork", sessionId=session, cwd=str(tmp_path / "aside"))["sessionId"]
+    editor.prompt(session, "!write origin.txt x")
+    editor.prompt(forked, "!write copy.txt x")
+    assert (editor.cwd / "origin.txt").exists()
+    assert (tmp_path / "aside" / "copy.txt").exists()
+    editor.leave()
+    other = editors()  # It forks a session that it has not loaded.
+    other.initialize()
+    forked = other.call("session/fork", sessionId=session, cwd=str(tmp_path / "aside"))["sessionId"]
+    other.prompt(forked, "!write second.txt x")
+    assert (tmp_path / "aside" / "second.txt").exists()
+    assert other.refused("session/fork", sessionId="none", cwd=str(tmp_path))["code"] == -32002
+    listed = other.call("session/list")["sessions"]
+    assert {one["sessionId"]: one["cwd"] for one in listed}[session] == str(editor.cwd)
+
+
+def test_a_fork_starts_in_the_mode_of_its_origin(editors: Start) -> None:
+    editor = editors()
+    session = editor.new()
+    editor.prompt(session, "!echo x")
+    editor.call("session/set_mode", sessionId=session, modeId="plan")
+    forked = editor.call("session/fork", sessionId=session, cwd=str(editor.cwd))
+    assert forked["modes"]["currentModeId"] == "plan"
+    editor.prompt(forked["sessionId"], "!write denied.txt x")
+    assert not (editor.cwd / "denied.txt").exists()
+
+
 async def test_sessions_without_a_prompt_leave_nothing_in_the_journal(editors: Start, tmp_path: Path) -> None:
     editor = editors()
     session = editor.new()
     editor.call("session/new", cwd=str(tmp_path), mcpServers=[])
+    editor.call("session/fork", sessionId=session, cwd=str(tmp_path))
     editor.call("session/close", sessionId=session)
     editor.leave()
     journal = await Journal.open(tmp_path / "home" / "journal.db")

@@ -17,6 +17,7 @@ from zot.config.flags import LiteralMcpServer, McpServer
 from zot.errors import AgentError, ConnectionImpossible, NoSuchSession
 from zot.events import AgentEvent
 from zot.journal.opening import open_journal
+from zot.journal.queries import last_seq
 from zot.journal.recorded_sessions import SessionJournal
 from zot.messages import ImageBlock
 from zot.panels import CommandAnswer, CommandInfo
@@ -71,6 +72,10 @@ class OwnSession(SessionBackend, Channel):
         #: Batches that are delivered once the client has the response that opens the session; None from then on.
         self._held: list[Batch] | None = []
         self._released = asyncio.Event()
+
+    def start_in_mode_of(self, origin: OwnSession) -> None:
+        """Start in the current mode of the session that this one, which is not loaded yet, was forked from."""
+        self._mode = origin._mode
 
     @property
     def _loaded(self) -> Session:
@@ -301,8 +306,7 @@ class OwnSessions(EditorSessions):
 
     async def open(self, wanted: acp.OpenSession) -> OwnSession:
         session_id, place = wanted.session_id, _place(wanted.cwd, wanted.mcp_servers)
-        if session_id.startswith(HOSTED):
-            raise NoSuchSession(f"there is no session {session_id!r}")
+        _check_own(session_id)
         await self._start()
         pool = self._started()[1]
         loaded = pool.session(session_id)
@@ -323,8 +327,20 @@ class OwnSessions(EditorSessions):
             return backend
 
     async def fork(self, wanted: acp.OpenSession) -> tuple[str, OwnSession]:
-        origin = await self.open(wanted)
-        session_id = await origin._loaded.fork()
+        origin_id = wanted.session_id
+        _place(wanted.cwd, wanted.mcp_servers)  # Before there is a copy.
+        _check_own(origin_id)
+        await self._start()
+        journal, pool = self._started()
+        if (loaded := pool.session(origin_id)) is not None:
+            session_id = await loaded.fork()
+        else:  # The origin stays unloaded: only the copy is opened as this client wants.
+            origin = await journal.find(origin_id)
+            at = await journal.reading(last_seq, origin.number)
+            session_id = (await journal.fork(origin_id, new_session_id(), at=at)).id
+        if self.is_unused(origin_id):
+            self._unused.add(session_id)
+        self._channel(session_id).start_in_mode_of(self._channel(origin_id))
         return session_id, await self.open(msgspec.structs.replace(wanted, session_id=session_id))
 
     async def listed(self, cwd: str | None) -> Sequence[SessionListing]:
@@ -413,6 +429,12 @@ class OwnSessions(EditorSessions):
             config=config, overrides=overrides, creates=self.is_unused(session_id), documents=documents
         )
         return await open_session(request, self._resources)
+
+
+def _check_own(session_id: str) -> None:
+    """Raise NoSuchSession for a session that strangers prompt."""
+    if session_id.startswith(HOSTED):
+        raise NoSuchSession(f"there is no session {session_id!r}")
 
 
 def _is_same_place(one: str, other: str) -> bool:
