@@ -347,6 +347,37 @@ def test_a_prompt_can_steer_the_running_one(editors: Start) -> None:
     assert not of_kind(updates(editor.frames), "user_message_chunk")  # The editor shows its own messages.
 
 
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_cancelling_a_message_that_steers_leaves_the_run(editors: Start, is_taken: bool) -> None:
+    cancel_a_message_that_steers(editors(), is_taken=is_taken)
+
+
+def cancel_a_message_that_steers(editor: Editor, *, is_taken: bool) -> None:
+    """Cancel a message before or after the run has it: the run of the first prompt ends as it would without."""
+    session = editor.new()
+    os.mkfifo(editor.cwd / "first")
+    os.mkfifo(editor.cwd / "second")
+    first = editor.start(session, "!bash read line < first; echo heard")
+    while not of_kind(updates(editor.frames), "tool_call"):
+        editor.read()
+    second = editor.start(session, "!bash read line < second; echo steered", _meta={"zot": {"steer": True}})
+    editor.call("session/list")
+    if is_taken:
+        (editor.cwd / "first").write_text("go\n")
+        while len(of_kind(updates(editor.frames), "tool_call")) < 2:
+            editor.read()
+    editor.tell("$/cancel_request", requestId=second)
+    assert editor.answer_of(second)["result"]["stopReason"] == "cancelled"
+    (editor.cwd / ("second" if is_taken else "first")).write_text("go\n")
+    assert editor.answer_of(first)["result"]["stopReason"] == "end_turn"
+    outputs = str([one for one in of_kind(updates(editor.frames), "tool_call_update") if one["status"] == "completed"])
+    assert "heard" in outputs
+    assert ("steered" in outputs) == is_taken
+    assert not of_kind(updates(editor.frames), "user_message_chunk")
+    assert editor.prompt(session, "!echo next")[0] == "end_turn"
+    assert editor.leave() == []
+
+
 def test_two_sessions_run_side_by_side(editors: Start) -> None:
     editor = editors()
     one = editor.new()
@@ -777,6 +808,38 @@ def test_commands_of_extensions_are_offered_and_run(editors: Start, tmp_path: Pa
     assert greet == {"name": "greet", "description": "Greets.", "input": {"hint": "arguments"}}
     stop, found = editor.prompt(session, "/greet Ada")
     assert (stop, said(found)) == ("end_turn", "Hello Ada")
+
+
+def test_cancelling_a_command_of_an_extension_leaves_the_run(editors: Start, tmp_path: Path) -> None:
+    extension = tmp_path / "ext"
+    extension.mkdir()
+    (extension / "extension.json").write_text(json.dumps({"name": "waiter", "exec": "./run"}))
+    (extension / "run").write_text(
+        f"#!{sys.executable}\n"
+        "import asyncio\n"
+        "from zot.ext import Extension\n"
+        "extension = Extension('waiter', '1')\n"
+        "@extension.command('wait', description='Waits.')\n"
+        "async def wait(args):\n"
+        "    await asyncio.Event().wait()\n"
+        "extension.run()\n"
+    )
+    (extension / "run").chmod(0o755)
+    editor = editors("--ext", str(extension))
+    session = editor.new()
+    while not of_kind(updates(editor.frames), "available_commands_update"):
+        editor.read()
+    os.mkfifo(editor.cwd / "fifo")
+    first = editor.start(session, "!bash read line < fifo; echo heard")
+    while not of_kind(updates(editor.frames), "tool_call"):
+        editor.read()
+    second = editor.start(session, "/wait")
+    editor.call("session/list")
+    editor.tell("$/cancel_request", requestId=second)
+    assert editor.answer_of(second)["result"]["stopReason"] == "cancelled"
+    (editor.cwd / "fifo").write_text("go\n")
+    assert editor.answer_of(first)["result"]["stopReason"] == "end_turn"
+    assert "heard" in str(of_kind(updates(editor.frames), "tool_call_update")[-1])
 
 
 def test_the_conversation_is_compacted_on_command(editors: Start) -> None:

@@ -33,7 +33,7 @@ from zot.events import (
 from zot.events import decode as decode_event
 from zot.messages import text_of
 
-from .test_acp import ASKING_SERVER, until_called
+from .test_acp import ASKING_SERVER, cancel_a_message_that_steers, until_called
 
 Start: TypeAlias = Callable[..., Editor]
 
@@ -114,6 +114,13 @@ def test_a_message_that_steers_a_run_of_the_daemon_is_answered_with_it(editors: 
     assert said(updates(editor.frames)).endswith("steered")
     assert not of_kind(updates(editor.frames), "user_message_chunk")
     assert editor.leave() == []
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_cancelling_a_message_that_steers_leaves_the_run_of_the_daemon(
+    editors: Start, socket: str, is_taken: bool
+) -> None:
+    cancel_a_message_that_steers(editors("--via-daemon"), is_taken=is_taken)
 
 
 def test_cancel_ends_the_run_and_what_waits(editors: Start, socket: str) -> None:

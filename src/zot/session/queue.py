@@ -297,18 +297,20 @@ class JobQueue:
             job.is_unwanted = True
 
     def remove(self, job: Job) -> bool:
-        """Remove a job that waits for its turn. False if it does not wait."""
-        if job not in self._jobs:
+        """Remove a job that waits for its turn, or to steer. False if it does not wait."""
+        if isinstance(job, PromptJob) and job in self._steers:
+            self._steers.remove(job)
+        elif job in self._jobs:
+            self._jobs.remove(job)
+        else:
             return False
-        self._jobs.remove(job)
         return True
 
     def withdraw(self, prompt_id: str) -> None:
         """Drop the waiting prompt or steering message with this id. Raise UserError if there is none."""
         for job in (*self._steers, *self._jobs):
             if prompt_id and isinstance(job, PromptJob) and job.prompt_id == prompt_id:
-                if not self.remove(job):
-                    self._steers.remove(job)
+                self.remove(job)
                 job.drop(RunCancelled("withdrawn before it was sent"))
                 return
         raise UserError("it cannot be withdrawn: it has been sent or dropped already")

@@ -158,7 +158,7 @@ class Session:
         prompt_id: str = "",
         by: str = "",
         observer: JobObserver = _NO_OBSERVER,
-    ) -> None:
+    ) -> PromptJob:
         """Add a message to the running prompt before its next model call; when idle, the same as `prompt`.
 
         If the run ends first, the message becomes a prompt at the head of the queue. An abort of the run drops it with
@@ -166,6 +166,7 @@ class Session:
         """
         job = PromptJob(*checked_prompt(text, images), prompt_id=prompt_id, by=by, observer=observer)
         self.worker.steer(job)
+        return job
 
     def compact(self, observer: JobObserver = _NO_OBSERVER) -> CompactJob:
         """Enqueue a compaction of the conversation."""

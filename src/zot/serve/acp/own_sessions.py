@@ -165,7 +165,7 @@ class OwnSession(SessionBackend, Channel):
         session = self._loaded
         session.extensions.start()
         if steers:
-            session.steer(text, images, prompt_id=reply.prompt_id, observer=reply)
+            reply.job = session.steer(text, images, prompt_id=reply.prompt_id, observer=reply)
         else:
             reply.job = session.prompt(text, images, prompt_id=reply.prompt_id, observer=reply)
         self._owner.used(self._id)
@@ -178,8 +178,9 @@ class OwnSession(SessionBackend, Channel):
             return
         if reply.job is not None:
             self.session.worker.cancel(reply.job)
-        else:  # A command of an extension, or a message that steers a run.
-            self.session.abort()
+        elif reply.command is not None:
+            reply.command.cancel()
+            reply.stop("cancelled")
 
     def abort(self) -> None:
         if self.session is not None:

@@ -370,7 +370,10 @@ class AcpSession(WritingSubscriber):
         for reply in () if message.prompt_id else self._replies.values():
             if reply.steers == text:
                 reply.steers = None
+                reply.has_steered = True
                 self.run_started(reply)
+                if reply.is_cancelled:  # Before this message of the run arrived.
+                    reply.cancel()
                 return True
         return False
 
@@ -386,7 +389,7 @@ class AcpSession(WritingSubscriber):
                 reply.compacts = True
                 self.backend.compact(reply)
             elif text.startswith("/") and name in self.backend.command_names():
-                self._server.spawn(self._run_command(reply, name, args.strip()))
+                reply.command = self._server.spawn(self._run_command(reply, name, args.strip()))
             else:
                 reply.steers = text if asked.steers else None
                 self.backend.prompt(reply, text, images, steers=asked.steers)
@@ -613,6 +616,10 @@ class PromptReply(JobObserver):
         self.compacts = False
         #: The text of a message that is to steer a run; None once it does, and for other prompts.
         self.steers: str | None = None
+        #: True once a run, which another prompt started, has its message.
+        self.has_steered = False
+        #: The command of an extension that it runs.
+        self.command: asyncio.Task[None] | None = None
         #: True once the client has cancelled it.
         self.is_cancelled = False
         self._server = server
@@ -640,9 +647,12 @@ class PromptReply(JobObserver):
         self._answer(lambda id_: encode_failure(id_, problem))
 
     def cancel(self) -> None:
-        """Cancel the prompt: abort its run, or drop it from the queue."""
+        """Cancel the prompt: abort its run, or drop it from the queue. A run that it has steered continues."""
         self.is_cancelled = True
-        self.session.backend.cancel(self)
+        if self.has_steered:
+            self.stop("cancelled")
+        else:
+            self.session.backend.cancel(self)
 
     def _answer(self, frame: Callable[[msgspec.Raw], bytes]) -> None:
         if not self.over.is_set():
