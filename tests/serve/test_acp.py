@@ -378,6 +378,43 @@ def cancel_a_message_that_steers(editor: Editor, *, is_taken: bool) -> None:
     assert editor.leave() == []
 
 
+def test_a_prompt_is_cancelled_while_it_waits_for_a_setting(editors: Start) -> None:
+    cancel_a_held_prompt(editors())
+
+
+def cancel_a_held_prompt(editor: Editor) -> None:
+    """Cancel a prompt while the request before it is answered; a request with the id of either is refused."""
+    session = editor.new()
+
+    def frame(number: str, method: str, **params: Any) -> Frame:
+        return {"jsonrpc": "2.0", "id": number, "method": method, "params": {"sessionId": session, **params}}
+
+    def prompt(number: str, text: str) -> Frame:
+        return frame(number, "session/prompt", prompt=[{"type": "text", "text": text}])
+
+    lines = [
+        frame("o", "session/set_config_option", configId="reasoning", value="high"),
+        prompt("p", "!echo unwanted"),
+        prompt("o", "!echo twice"),
+        prompt("p", "!echo twice"),
+        {"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": "p"}},
+        prompt("q", "!echo wanted"),
+    ]
+    editor.send(b"\n".join(json.dumps(one).encode() for one in lines))
+    answers: list[tuple[str, Any]] = []
+    while ("q", "end_turn") not in answers:
+        found = json.loads(editor.read_line())
+        if "method" not in found:
+            result = found.get("result", {})
+            answers.append((found["id"], found.get("error", {}).get("code") or result.get("stopReason", "set")))
+        else:
+            editor.frames.append(found)
+    assert {*answers} == {("o", "set"), ("o", -32600), ("p", -32600), ("p", "cancelled"), ("q", "end_turn")}
+    assert len(answers) == 5
+    assert said(updates(editor.frames)) == "wanted"
+    assert editor.leave() == []
+
+
 def test_two_sessions_run_side_by_side(editors: Start) -> None:
     editor = editors()
     one = editor.new()

@@ -33,7 +33,7 @@ from zot.events import (
 from zot.events import decode as decode_event
 from zot.messages import text_of
 
-from .test_acp import ASKING_SERVER, cancel_a_message_that_steers, until_called
+from .test_acp import ASKING_SERVER, cancel_a_held_prompt, cancel_a_message_that_steers, until_called
 
 Start: TypeAlias = Callable[..., Editor]
 
@@ -121,6 +121,10 @@ def test_cancelling_a_message_that_steers_leaves_the_run_of_the_daemon(
     editors: Start, socket: str, is_taken: bool
 ) -> None:
     cancel_a_message_that_steers(editors("--via-daemon"), is_taken=is_taken)
+
+
+def test_a_prompt_is_cancelled_while_it_waits_for_a_setting_of_the_daemon(editors: Start, socket: str) -> None:
+    cancel_a_held_prompt(editors("--via-daemon"))
 
 
 def test_cancel_ends_the_run_and_what_waits(editors: Start, socket: str) -> None:

@@ -71,6 +71,8 @@ class AcpServer:
         self._held: dict[str, list[tuple[RpcRequest, Any]]] = {}
         #: Requests being answered, by their id.
         self._requests: dict[bytes, asyncio.Task[None]] = {}
+        #: The ids of the requests that change a setting now; those after them are held.
+        self._changing: set[bytes] = set()
         self._prompts: dict[bytes, PromptReply] = {}
         self._background: set[asyncio.Task[None]] = set()
         #: Our own requests: what happens with the answer.
@@ -172,6 +174,8 @@ class AcpServer:
             if not self.greeting.initialized:
                 raise RpcError(INVALID_REQUEST, "the first request must be initialize")
             params = acp.params_of(request)
+            if request.id is not None and self._is_in_use(bytes(request.id)):
+                raise RpcError(INVALID_REQUEST, "a request with this id is being answered")
             if request.method in _OF_SESSION:
                 self._of_session(request, params)
             else:
@@ -192,9 +196,18 @@ class AcpServer:
             self.spawn(self._hold(session, session.backend.load()))
         elif isinstance(params, acp.SetMode | acp.SetConfigOption):
             self._held[session.id] = []
-            self.spawn(self._hold(session, self._answer(request, self._set_option(request, session, params))))
+            self._changing.add(bytes(request.id or b""))
+            self.spawn(self._hold(session, self._change(request, session, params)))
         else:
             self._perform(request, params)
+
+    async def _change(
+        self, request: RpcRequest, session: AcpSession, params: acp.SetMode | acp.SetConfigOption
+    ) -> None:
+        try:
+            await self._answer(request, self._set_option(request, session, params))
+        finally:
+            self._changing.discard(bytes(request.id or b""))
 
     async def _hold(self, session: AcpSession, work: Awaitable[None]) -> None:
         """Await ``work``, then perform the requests that came meanwhile."""
@@ -244,8 +257,6 @@ class AcpServer:
     def _prompt(self, request: RpcRequest, params: acp.PromptParams) -> None:
         session = self._open_session(params.session_id)
         key = bytes(request.id or b"")
-        if request.id is not None and (key in self._prompts or key in self._requests):
-            raise RpcError(INVALID_REQUEST, "a request with this id is being answered")
         reply = PromptReply(self, request, session)
         if request.id is not None:
             self._prompts[key] = reply
@@ -260,6 +271,29 @@ class AcpServer:
             reply.cancel()
         elif (task := self._requests.get(request_id)) is not None:
             task.cancel()
+        else:
+            self._cancel_held(request_id)
+
+    def _cancel_held(self, request_id: bytes) -> None:
+        """Answer a request that waits for its session, which will not be performed."""
+        for held in self._held.values():
+            for request, params in held:
+                if request.id is not None and bytes(request.id) == request_id:
+                    held.remove((request, params))
+                    if isinstance(params, acp.PromptParams):
+                        self._succeed(request, {"stopReason": "cancelled"})
+                    else:
+                        self._fail(request, RpcError(acp.CANCELLED, "the request was cancelled"))
+                    return
+
+    def _is_in_use(self, request_id: bytes) -> bool:
+        """True for the id of a request without an answer."""
+        return (
+            request_id in self._prompts
+            or request_id in self._requests
+            or request_id in self._changing
+            or any(bytes(request.id or b"") == request_id for held in self._held.values() for request, _ in held)
+        )
 
     def _open_session(self, session_id: str) -> AcpSession:
         if (session := self._sessions.get(session_id)) is None:
