@@ -17,7 +17,7 @@ from zot.wire.acp import ToolCards
 )
 def test_the_title_of_a_call_shows_every_character(tool: str, argument: str, one: str) -> None:
     args: dict[str, Any] = {argument: f"rm{one}x\nls"}
-    card = ToolCards("/w").call("1", tool, args)
+    card = ToolCards(lambda: "/w").call("1", tool, args)
     assert one not in card["title"]
     assert f"{ord(one):x}" in card["title"] or "\\r" in card["title"]
     assert card["title"].endswith("x\nls")

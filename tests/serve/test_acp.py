@@ -162,6 +162,10 @@ def test_prompts_of_mcp_servers_are_commands(editors: Start) -> None:
         {"name": "x", "command": "", "args": [], "env": []},
         {"name": "x", "command": "a\0b", "args": [], "env": []},
         {"name": "x", "command": 1},
+        {"name": "x", "command": "a", "args": [], "env": [{"name": "", "value": "b"}]},
+        {"name": "x", "command": "a", "args": [], "env": [{"name": "A=", "value": "b"}]},
+        {"name": "x", "command": "a", "args": [], "env": [{"name": "A\0", "value": "b"}]},
+        {"name": "x", "command": "a", "args": [], "env": [{"name": "A", "value": "b\0"}]},
     ],
 )
 def test_an_mcp_server_that_cannot_be_used_is_refused(editors: Start, server: Frame) -> None:
@@ -817,6 +821,50 @@ def test_a_loaded_session_moves_to_the_client_s_directory(editors: Start, tmp_pa
     again.call("session/resume", sessionId=session, cwd=str(tmp_path / "moved"))
     again.prompt(session, "!write here.txt x")
     assert (tmp_path / "moved" / "here.txt").exists()
+
+
+def test_cards_follow_an_open_session_to_another_directory(editors: Start, tmp_path: Path) -> None:
+    editor = editors()
+    session = editor.new()
+    editor.prompt(session, "!echo x")
+    (tmp_path / "moved").mkdir()
+    moved = {"sessionId": session, "cwd": str(tmp_path / "moved"), "mcpServers": []}
+    before = len(editor.frames)
+    number = editor.start(session, "!stall-mid")
+    while not said(updates(editor.frames[before:])):
+        editor.read()
+    error = editor.refused("session/load", **moved)
+    assert error["code"] == -32009
+    assert str(tmp_path / "moved") in error["message"]
+    editor.call("session/load", **{**moved, "cwd": str(editor.cwd)})
+    editor.tell("session/cancel", sessionId=session)
+    assert editor.answer_of(number)["result"]["stopReason"] == "cancelled"
+    editor.call("session/load", **moved)
+    _, found = editor.prompt(session, "!write m.txt hey")
+    [card] = of_kind(found, "tool_call")
+    path = str(tmp_path / "moved" / "m.txt")
+    assert (card["locations"][0]["path"], card["content"][0]["path"]) == (path, path)
+    assert os.path.exists(path)
+
+
+def test_a_session_that_another_process_runs_is_shown_and_busy(editors: Start) -> None:
+    first = editors()
+    session = first.new()
+    first.prompt(session, "!echo before")
+    before = len(first.frames)
+    number = first.start(session, "!stall-mid")
+    while not said(updates(first.frames[before:])):
+        first.read()
+    other = editors()
+    other.initialize()
+    other.call("session/load", sessionId=session, cwd=str(other.cwd), mcpServers=[])
+    assert said(updates(other.frames)).startswith("before")
+    error = other.answer_of(other.start(session, "!echo x"))["error"]
+    assert error["code"] == -32009
+    assert f"process {first.pid}" in error["message"]
+    first.tell("session/cancel", sessionId=session)
+    first.answer_of(number)
+    assert other.prompt(session, "!echo x")[0] == "end_turn"
 
 
 # Commands and notices.

@@ -40,7 +40,7 @@ EXAMPLES: dict[type, AgentEvent] = {
 
 
 def maker(client: ClientCapabilities = ABLE) -> acp.UpdateMaker:
-    return acp.UpdateMaker(acp.ToolCards("/work"), client, "m")
+    return acp.UpdateMaker(acp.ToolCards(lambda: "/work"), client, "m")
 
 
 def updates(*given: AgentEvent, window: int = 1000) -> list[acp.Update]:
@@ -116,7 +116,7 @@ def test_usage_without_a_window_or_a_price() -> None:
 
 
 def test_an_approval_is_about_the_call_with_the_same_arguments() -> None:
-    cards = acp.ToolCards("/work")
+    cards = acp.ToolCards(lambda: "/work")
     for number in (1, 2):
         cards.call(str(number), "bash", {"command": f"c{number}"})
     asked = cards.asked(ApprovalRequest("a", "bash", {"command": "c2"}, "", ""))
@@ -132,7 +132,7 @@ def test_a_conversation_is_replayed_with_its_images() -> None:
         Message("tool", (ResultBlock("1", False, (TextBlock("text"), ImageBlock("image/png", b"x"))),), "t"),
         Message("assistant", (TextBlock("hidden"),), "t", shown_text="shown"),
     ]
-    cards = acp.ToolCards("/work")
+    cards = acp.ToolCards(lambda: "/work")
     found = [update for message in messages for update in acp.replay(message, cards, "m-1")]
     for update in found:
         check("SessionNotification", {"sessionId": "s", "update": update})

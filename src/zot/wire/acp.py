@@ -67,6 +67,8 @@ from zot.wire.jsonrpc import INVALID_PARAMS, RpcError, RpcRequest
 AUTH_REQUIRED: Final = -32000
 NOT_FOUND: Final = -32002
 CANCELLED: Final = -32800
+#: Our own: a run is in the way, here or in another process.
+BUSY: Final = -32009
 
 #: The most characters of a running tool's output that an update repeats: each update replaces the one before.
 _MAX_LIVE: Final = 8 * 1024
@@ -434,11 +436,13 @@ def compaction(number: int, summary: str) -> Update:
 class ToolCards:
     """Tool calls of a session as the client shows them: cards by the id of the call.
 
-    ``cwd`` resolves relative paths. ``old_text`` returns the content of a file before a call changes it, given the id
-    of the call and the path; None if there is none or it cannot be shown.
+    ``cwd`` returns the directory that relative paths refer to. ``old_text`` returns the content of a file before a call
+    changes it, given the id of the call and the path; None if there is none or it cannot be shown.
     """
 
-    def __init__(self, cwd: str, old_text: Callable[[str, str], str | None] = lambda call_id, path: None) -> None:
+    def __init__(
+        self, cwd: Callable[[], str], old_text: Callable[[str, str], str | None] = lambda call_id, path: None
+    ) -> None:
         self._cwd = cwd
         self._old_text = old_text
         self._open: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -522,7 +526,7 @@ class ToolCards:
                 return []
 
     def _absolute(self, path: str) -> str:
-        return os.path.normpath(os.path.join(self._cwd, path))
+        return os.path.normpath(os.path.join(self._cwd(), path))
 
 
 def _pair(edit: Any) -> tuple[str, str]:

@@ -14,7 +14,7 @@ import msgspec
 from zot.config.base_url import split_url
 from zot.config.config import Config, ConfigOverrides, journal_path
 from zot.config.flags import LiteralMcpServer, McpServer
-from zot.errors import AgentError, ConnectionImpossible, NoSuchSession
+from zot.errors import AgentError, ConnectionImpossible, NoSuchSession, RuntimeBusy
 from zot.events import AgentEvent
 from zot.journal.opening import open_journal
 from zot.journal.queries import last_seq
@@ -311,8 +311,14 @@ class OwnSessions(EditorSessions):
         await self._start()
         pool = self._started()[1]
         loaded = pool.session(session_id)
-        if loaded is not None and self._channel(session_id).place != place and not loaded.worker.busy:
-            await pool.let_go(session_id)
+        if loaded is not None and self._channel(session_id).place != place:
+            if not loaded.worker.busy:
+                await pool.let_go(session_id)
+            elif not _is_same_place(loaded.agent.cwd, place.cwd):
+                raise RuntimeBusy(
+                    f"session {session_id!r} runs in {loaded.agent.cwd}; it can be opened in {place.cwd} once its run "
+                    "has ended"
+                )
         backend = await self.load(session_id, place)
         session = backend._loaded
         if session.history.must_recover and not session.worker.busy:  # A dead process left it: this client can answer.
@@ -465,6 +471,8 @@ def _server(given: acp.EditorMcpServer) -> McpServer:
         raise ValueError("zot uses servers of type stdio and http only")
     if not given.command:
         raise ValueError("command is missing")
+    if not all(pair.name and "=" not in pair.name and "\0" not in pair.name for pair in given.env):
+        raise ValueError("the name of a variable in env is empty, or has a character that names cannot have")
     if any("\0" in word for word in (given.command, *given.args, *(pair.value for pair in given.env))):
         raise ValueError("a NUL character")
     env = {pair.name: pair.value for pair in given.env}

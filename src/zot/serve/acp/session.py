@@ -21,6 +21,8 @@ from zot.errors import (
     KeyMissing,
     NoSuchSession,
     RunCancelled,
+    RuntimeBusy,
+    SessionBusy,
     StepsExhausted,
     UserError,
 )
@@ -242,7 +244,7 @@ class AcpSession(WritingSubscriber):
         self.backend = backend
         backend.view = self
         self._server = server
-        cards = acp.ToolCards(backend.cwd, self._old_text)
+        cards = acp.ToolCards(lambda: backend.cwd, self._old_text)
         self._updates = acp.UpdateMaker(cards, server.greeting.client, os.urandom(4).hex())
         #: The former content of files that replayed calls have replaced, by call; None if it is unknown.
         self._replaced: dict[str, str | None] = {}
@@ -675,6 +677,8 @@ def _rpc_error(problem: AgentError) -> RpcError:
             return RpcError(acp.AUTH_REQUIRED, str(problem))
         case NoSuchSession():
             return RpcError(acp.NOT_FOUND, str(problem))
+        case SessionBusy() | RuntimeBusy():
+            return RpcError(acp.BUSY, str(problem))
         case UserError():
             return RpcError(INVALID_PARAMS, str(problem))
         case _:
