@@ -97,7 +97,7 @@ class Log:
             os.close(fd)
 
     async def watch(self) -> str:
-        """Keep the log short while a program writes to it directly. Return what is wrong if the program floods it."""
+        """Keep the log short while a program writes to it directly. Return the problem once the program floods it."""
         pause_s, flood = _MIN_PAUSE_S, 0
         while flood <= _MAX_FLOOD_BYTES:
             await asyncio.sleep(pause_s)

@@ -1,4 +1,4 @@
-"""What the extensions of a session show now, for the clients at gateways: open panels, and the newest notices.
+"""Open panels and newest notices of a session's extensions, for the clients at gateways.
 
 One row a session, replaced as a whole: no journal of redraws. It belongs to the worker that has the extensions, and
 expires unless that worker renews it. The table is unlogged: after a crash of the server, workers write it again.

@@ -1,4 +1,4 @@
-"""What the extensions of a worker's sessions show, written for the clients at gateways (`fleet.live`)."""
+"""Panels and notices of a worker's sessions, written for the clients at gateways (`fleet.live`)."""
 
 from __future__ import annotations
 
@@ -179,6 +179,6 @@ class ClientsElsewhere(Channel):
         self._shown.closed(self._session_id)
 
     def deliver(self, batch: Batch) -> None:
-        """Show what is not recorded: gateways read the rest."""
+        """Show unrecorded events: gateways read the others from the journal."""
         if not batch.seq:
             self._shown.note(self._session_id, batch.events)

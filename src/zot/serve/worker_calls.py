@@ -117,7 +117,7 @@ class WorkerCalls:
 
 
 async def _awaited(answer: Any) -> Any:
-    """Return the result of a handler, or an RpcError. What it would do afterwards is the gateway's."""
+    """Return the result of a handler, or an RpcError. Its follow-up work is the gateway's."""
     if isinstance(answer, SlowAnswer):
         answer = await answer.work
     if isinstance(answer, Deferred):

@@ -191,7 +191,7 @@ class Following:
 
     @property
     def after(self) -> int | None:
-        """The lowest cursor of all subscribers: a replay after it leaves no gap for any. None if nobody has one."""
+        """The lowest cursor of all subscribers: a replay after it leaves no gap. None if no subscriber has one."""
         cursors = [one for one in (self.cursor, *(listener.cursor for listener in self.listeners)) if one is not None]
         return min(cursors, default=None)
 

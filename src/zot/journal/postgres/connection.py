@@ -224,7 +224,7 @@ class Connections:
         """Set ``result`` to what ``action`` reads, in one transaction, or to StoreFailed. A lost connection is replaced
         once.
 
-        The result is set before the transaction ends: nobody waits for that.
+        The result is set before the transaction ends: no caller waits for that.
         """
         if not result.set_running_or_notify_cancel():
             return

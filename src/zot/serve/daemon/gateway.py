@@ -473,7 +473,7 @@ class Gateway:
         return SlowAnswer(work) if method in _SLOW else await work
 
     async def _called(self, connection: ClientConnection, session: SessionRecord, call: CallMethod) -> Any:
-        """Return the worker's answer, once the client has what was recorded before it. Raise RpcError."""
+        """Return the worker's answer, once the client has all rows recorded before it. Raise RpcError."""
         outcome = await self._ask(session.number, call, await self._placed(session))
         if outcome.seq:
             await self._sent(connection, session.id, outcome.seq)
