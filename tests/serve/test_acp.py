@@ -1035,6 +1035,26 @@ def test_unsaved_text_is_read_and_edited_in_the_editor(editors: Start) -> None:
     assert editor.buffers[str(path)] == "typed again\n"
 
 
+@pytest.mark.parametrize("reads", [True, False])
+def test_an_approval_shows_the_unsaved_text_that_a_write_replaces(editors: Start, reads: bool) -> None:
+    editor = editors("--mode", "ask")
+    path = editor.cwd / "n.txt"
+    path.write_text("DISK")
+    editor.buffers[str(path)] = "UNSAVED"
+    session = editor.new(**FILES)
+    if reads:
+        editor.prompt(session, "!read n.txt")
+    number = editor.start(session, "!write n.txt NEW")
+    request = editor.until_asked()
+    diff = {"type": "diff", "path": str(path), "oldText": "UNSAVED", "newText": "NEW"}
+    assert of_kind(updates(editor.frames), "tool_call")[-1]["content"] == [diff]
+    assert request["params"]["toolCall"]["content"] == [diff]
+    editor.decide(request, "allow_once")
+    assert editor.answer_of(number)["result"]["stopReason"] == "end_turn"
+    assert path.read_text() == "NEW"
+    assert editor.leave() == []
+
+
 def test_new_files_are_made_in_the_editor_and_by_zot_where_that_refuses(editors: Start) -> None:
     editor = editors()
     session = editor.new(**FILES)

@@ -127,6 +127,15 @@ def test_a_prompt_is_cancelled_while_it_waits_for_a_setting_of_the_daemon(editor
     cancel_a_held_prompt(editors("--via-daemon"))
 
 
+def test_the_card_of_a_write_in_the_daemon_has_no_former_text(editors: Start, socket: str) -> None:
+    editor = editors("--via-daemon")
+    session = editor.new()
+    (editor.cwd / "a.txt").write_text("one")
+    _, found = editor.prompt(session, "!write a.txt two")
+    diff = {"type": "diff", "path": str(editor.cwd / "a.txt"), "newText": "two"}
+    assert of_kind(found, "tool_call")[0]["content"] == [diff]
+
+
 def test_cancel_ends_the_run_and_what_waits(editors: Start, socket: str) -> None:
     editor = editors("--via-daemon")
     session = editor.new()

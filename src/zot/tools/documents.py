@@ -68,11 +68,24 @@ class OpenDocuments(ABC):
         data = text.encode("utf-8", "replace")
         if len(data) > MAX_DOCUMENT_BYTES:
             return found
-        before, now = self._known.get(found.path), _Known(sha256(on_disk).digest(), sha256(data).digest())
-        if before is not None and before.disk != now.disk and before.editor == now.editor:
-            return found  # A command has changed the file, and the editor has not loaded it yet.
+        now = _Known(sha256(on_disk).digest(), sha256(data).digest())
+        if self._is_behind(found.path, now):
+            return found
         self._remember(found.path, now)
         return DocumentLocation(found, data, self, changing)
+
+    async def text_to_change(self, path: str, on_disk: bytes) -> str | None:
+        """Return the text that a change of a file would replace in the editor; None if the content on disk counts."""
+        text = await self.read(path) if self.can_write else None
+        if text is None:
+            return None
+        now = _Known(sha256(on_disk).digest(), sha256(text.encode("utf-8", "replace")).digest())
+        return None if self._is_behind(path, now) else text
+
+    def _is_behind(self, path: str, now: _Known) -> bool:
+        """True if a command has changed the file, and the editor has not loaded it yet."""
+        before = self._known.get(path)
+        return before is not None and before.disk != now.disk and before.editor == now.editor
 
     def _remember(self, path: str, now: _Known) -> None:
         self._known.pop(path, None)

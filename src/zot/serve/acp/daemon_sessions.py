@@ -22,6 +22,7 @@ from zot.serve.acp.session import (
     ReplayedConversation,
     SessionBackend,
     SessionListing,
+    text_on_disk,
 )
 from zot.session.history import Batch
 from zot.wire import acp
@@ -260,6 +261,10 @@ class DaemonSession(SessionBackend):
             self._replayed = page.last_seq
             self._after = page.last_seq if self._after is None else min(self._after, page.last_seq)
         return ReplayedConversation([one.past() for one in page.messages])
+
+    def present_text(self, call_id: str, path: str, *, waits: bool) -> str | None:
+        # The update has taken a while: a call that does not wait may have changed the file.
+        return text_on_disk(path) if waits else None
 
     async def old_text(self, call_id: str) -> str | None:
         return None  # The daemon does not tell.

@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -15,11 +15,11 @@ from zot.config.base_url import split_url
 from zot.config.config import Config, ConfigOverrides, journal_path
 from zot.config.flags import LiteralMcpServer, McpServer
 from zot.errors import AgentError, ConnectionImpossible, NoSuchSession, RuntimeBusy
-from zot.events import AgentEvent
+from zot.events import AgentEvent, ToolCall, ToolResult
 from zot.journal.opening import open_journal
 from zot.journal.queries import last_seq
 from zot.journal.recorded_sessions import SessionJournal
-from zot.messages import ImageBlock
+from zot.messages import CallBlock, ImageBlock
 from zot.panels import CommandAnswer, CommandInfo
 from zot.runtime.check import check
 from zot.runtime.modes import SessionModes
@@ -35,6 +35,7 @@ from zot.serve.acp.session import (
     ReplayedConversation,
     SessionBackend,
     SessionListing,
+    text_on_disk,
 )
 from zot.session.history import Batch
 from zot.session.recovery import WaitingRuns
@@ -42,6 +43,9 @@ from zot.session.session import Session, new_session_id
 from zot.store import FileChanged
 from zot.wire import acp
 from zot.wire.jsonrpc import INVALID_PARAMS, RpcError
+
+if TYPE_CHECKING:
+    from zot.tools.documents import OpenDocuments  # Imported lazily: not every client offers its files.
 
 #: The most sessions loaded at once; the least recently used idle one is unloaded for the next.
 _MAX_SESSIONS: Final = 64
@@ -72,6 +76,17 @@ class OwnSession(SessionBackend, Channel):
         #: Batches that are delivered once the client has the response that opens the session; None from then on.
         self._held: list[Batch] | None = []
         self._released = asyncio.Event()
+        #: The editor's files, if tools change them there.
+        self.documents: OpenDocuments | None = None
+        #: The text of files that open calls are to replace, by call; None if it is unknown.
+        self._texts: dict[str, str | None] = {}
+        #: Those files that the editor has yet to tell, by call.
+        self._unread: dict[str, str] = {}
+        #: Batches that wait for such a text, and the task that asks for it.
+        self._waiting: list[Batch] = []
+        self._reading: asyncio.Task[None] | None = None
+        #: True if an open approval is to be shown after them.
+        self._shows_open = False
 
     def start_in_mode_of(self, origin: OwnSession) -> None:
         """Start in the current mode of the session that this one, which is not loaded yet, was forked from."""
@@ -102,8 +117,70 @@ class OwnSession(SessionBackend, Channel):
         self._newest = batch.last or self._newest
         if self._held is not None:
             self._held.append(batch)
-        elif self.view is not None:
+        else:
+            self._show(batch)
+
+    def _show(self, batch: Batch) -> None:
+        """Deliver a batch to the view, once the editor has told the text of the files that its calls replace."""
+        self._find_texts([one for one in batch.events if isinstance(one, ToolCall)])
+        if self._reading is None:
+            self._deliver_now(batch)
+        else:
+            self._waiting.append(batch)
+
+    def _deliver_now(self, batch: Batch) -> None:
+        if self.view is not None:
             self.view.deliver(batch)
+        if self._texts:
+            for event in batch.events:
+                if isinstance(event, ToolResult):
+                    self._texts.pop(event.id, None)
+
+    def _find_texts(self, calls: Sequence[ToolCall | CallBlock]) -> None:
+        """Read the files that ``calls`` replace, and ask the editor for them; no call has an effect before this."""
+        for call in calls:
+            path = call.args.get("path") if call.args else None
+            if self.documents is None or call.name != "write" or call.id in self._texts or not isinstance(path, str):
+                continue
+            path = os.path.normpath(os.path.join(self.cwd, path))
+            self._texts[call.id] = on_disk = text_on_disk(path)
+            if on_disk is not None or not os.path.lexists(path):
+                self._unread[call.id] = os.path.realpath(path)
+        if self._unread and self._reading is None:
+            self._reading = self._owner.client.spawn(self._read_texts())
+
+    async def _read_texts(self) -> None:
+        assert self.documents is not None
+        while self._unread:
+            call_id, path = next(iter(self._unread.items()))
+            text = await self.documents.text_to_change(path, (self._texts[call_id] or "").encode())
+            if text is not None:
+                self._texts[call_id] = text
+            del self._unread[call_id]
+        self._deliver_waiting()
+
+    def _stop_reading(self) -> None:
+        """Deliver what waits for the editor's text without it."""
+        if self._reading is not None:
+            self._reading.cancel()
+            self._unread.clear()
+            self._deliver_waiting()
+
+    def _deliver_waiting(self) -> None:
+        self._reading = None
+        waiting, self._waiting = self._waiting, []
+        for batch in waiting:
+            self._deliver_now(batch)
+        self._show_open()
+
+    def _show_open(self) -> None:
+        """Show an open approval that may be older than this process."""
+        session, view = self.session, self.view
+        shows, self._shows_open = self._shows_open, False
+        if not shows or session is None or view is None or (pending := session.approvals.pending) is None:
+            return
+        view.show_open(session.history.transcript.unanswered())
+        view.ask_again(pending)
 
     @property
     def can_approve(self) -> bool:
@@ -115,11 +192,14 @@ class OwnSession(SessionBackend, Channel):
 
     @property
     def full(self) -> bool:
-        return self._held is not None or (self.view is not None and self.view.full)
+        is_waiting = self._held is not None or self._reading is not None
+        return is_waiting or (self.view is not None and self.view.full)
 
     async def room(self) -> None:
         if self._held is not None:
             await self._released.wait()
+        if self._reading is not None:
+            await asyncio.wait({self._reading})
         if self.view is not None:
             await self.view.room()
 
@@ -141,6 +221,7 @@ class OwnSession(SessionBackend, Channel):
         await self._owner.load(self._id, self.place)
 
     def hold(self) -> None:
+        self._stop_reading()
         if self._held is None:
             self._held = []
             self._released.clear()
@@ -149,11 +230,12 @@ class OwnSession(SessionBackend, Channel):
         held, self._held = self._held or (), None
         self._released.set()
         for batch in held:
-            self.deliver(batch)
-        session, view = self.session, self.view
-        if session is not None and view is not None and (pending := session.approvals.pending) is not None:
-            view.show_open(session.history.transcript.unanswered())
-            view.ask_again(pending)
+            self._show(batch)
+        self._shows_open = True
+        if self.session is not None and self.session.approvals.pending is not None:
+            self._find_texts(self.session.history.transcript.unanswered())
+        if self._reading is None:
+            self._show_open()
 
     async def release(self) -> None:
         self.follow()
@@ -174,6 +256,7 @@ class OwnSession(SessionBackend, Channel):
         reply.job = self._loaded.compact(reply)
 
     def cancel(self, reply: PromptReply) -> None:
+        self._stop_reading()
         if self.session is None:
             return
         if reply.job is not None:
@@ -183,6 +266,7 @@ class OwnSession(SessionBackend, Channel):
             reply.stop("cancelled")
 
     def abort(self) -> None:
+        self._stop_reading()
         if self.session is not None:
             self.session.abort(queue=True)
 
@@ -254,6 +338,11 @@ class OwnSession(SessionBackend, Channel):
             return ReplayedConversation(tuple(session.history.transcript.messages))
         rows = await session.store.read(before.seq, max(0, newest - before.seq))
         return ReplayedConversation(before.messages, [row for _, row in rows if isinstance(row, AgentEvent)])
+
+    def present_text(self, call_id: str, path: str, *, waits: bool) -> str | None:
+        # Without the editor's files, it is called when the call is stored: no tool has an effect before that.
+        text = self._texts[call_id] if call_id in self._texts else text_on_disk(path)
+        return text if text is not None and len(text) <= MAX_OLD_BYTES else None
 
     async def old_text(self, call_id: str) -> str | None:
         store = self._loaded.store
@@ -430,6 +519,7 @@ class OwnSessions(EditorSessions):
             )
 
             documents = EditorDocuments(self.client, session_id, place.cwd)
+        backend.documents = None if self._config.lock else documents
         mcp = {**self._config.mcp, **dict(place.mcp)}
         config = msgspec.structs.replace(self._config, session=session_id, cwd=place.cwd, mcp=mcp)
         request = OpenRequest(

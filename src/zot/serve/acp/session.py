@@ -183,6 +183,13 @@ class SessionBackend(ABC):
         """Return the conversation to replay; events that are not part of it are delivered after `follow`."""
 
     @abstractmethod
+    def present_text(self, call_id: str, path: str, *, waits: bool) -> str | None:
+        """Return the text of the file that a call is to change; None if it is unknown.
+
+        ``waits`` says that the call waits for an approval.
+        """
+
+    @abstractmethod
     async def old_text(self, call_id: str) -> str | None:
         """Return the content of the file that a call has changed, before it did; None if it is unknown."""
 
@@ -250,6 +257,8 @@ class AcpSession(WritingSubscriber):
         self._replaced: dict[str, str | None] = {}
         #: True while events are processed whose updates the client has from a replay.
         self._is_silent = False
+        #: True while the card of a call is made that waits for an approval.
+        self._is_asking = False
         self._summary = RunSummary()
         #: The prompts without an answer, by their id.
         self._replies: dict[str, PromptReply] = {}
@@ -290,7 +299,7 @@ class AcpSession(WritingSubscriber):
                     pass  # A replay: there is nothing left to ask.
                 case ApprovalRequest():
                     self._show(pending)
-                    self._ask(event)
+                    self.ask_again(event)
                 case ApprovalAnswer():
                     self._show(pending)
                     self._settle(event)
@@ -342,7 +351,9 @@ class AcpSession(WritingSubscriber):
 
     def _old_text(self, call_id: str, path: str) -> str | None:
         """Return the text of a file before a call replaces it; None if it is unknown."""
-        return self._replaced[call_id] if call_id in self._replaced else _text_on_disk(path)
+        if call_id in self._replaced:
+            return self._replaced[call_id]
+        return self.backend.present_text(call_id, path, waits=self._is_asking)
 
     def _show(self, events: list[AgentEvent]) -> None:
         """Send the updates for ``events`` and empty the list."""
@@ -498,7 +509,11 @@ class AcpSession(WritingSubscriber):
 
     def _ask(self, request: ApprovalRequest) -> None:
         """Send an approval request to the client."""
-        card = self._updates.cards.asked(request)
+        self._is_asking = True
+        try:
+            card = self._updates.cards.asked(request)
+        finally:
+            self._is_asking = False
         params = {"sessionId": self.id, "toolCall": card, "options": acp.PERMISSION_OPTIONS}
 
         def answer(result: msgspec.Raw | None) -> None:
@@ -711,11 +726,8 @@ def _input(command: CommandInfo) -> dict[str, Any]:
     return {} if command is _COMPACT else {"input": {"hint": "arguments"}}
 
 
-def _text_on_disk(path: str) -> str | None:
-    """Return the text of a file before a call replaces it; None if it is missing, large or no text.
-
-    Called when the call is stored, and no tool has an effect before that.
-    """
+def text_on_disk(path: str) -> str | None:
+    """Return the text of a file; None if it is missing, large or no text."""
     try:
         found = os.stat(path)
         if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_OLD_BYTES:
