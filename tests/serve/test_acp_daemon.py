@@ -14,6 +14,7 @@ from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
 import pytest
 
 from editor import Editor, Frame, of_kind, said, updates
@@ -32,6 +33,9 @@ from zot.events import (
 )
 from zot.events import decode as decode_event
 from zot.messages import text_of
+from zot.serve.acp.session import encode_failure
+from zot.wire import acp
+from zot.wire.jsonrpc import NOT_OWNED, SESSION_BUSY, SESSION_NOT_FOUND, RpcError
 
 from .test_acp import ASKING_SERVER, cancel_a_held_prompt, cancel_a_message_that_steers, until_called
 
@@ -533,3 +537,11 @@ async def test_rpc_daemon_and_editor_tell_the_same_story(editors: Start, zot: Ca
                 stop, found = await asyncio.to_thread(editor.prompt, name, prompt)
                 assert story_of_updates(found) == expected
                 assert stop == ("max_tokens" if turn_end.stop == "length" else turn_end.stop)
+
+
+@pytest.mark.parametrize(
+    ("code", "sent"), [(SESSION_NOT_FOUND, acp.NOT_FOUND), (SESSION_BUSY, acp.BUSY), (NOT_OWNED, NOT_OWNED)]
+)
+def test_errors_of_the_daemon_have_the_codes_that_editors_know(code: int, sent: int) -> None:
+    answer = json.loads(encode_failure(msgspec.Raw(b"1"), RpcError(code, "why")))
+    assert answer["error"] == {"code": sent, "message": "why"}

@@ -50,7 +50,16 @@ from zot.session.queue import CompactJob, JobObserver, PromptJob
 from zot.session.session import Session
 from zot.text import visible
 from zot.wire import acp
-from zot.wire.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError, RpcRequest, encode_error, encode_result
+from zot.wire.jsonrpc import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    SESSION_BUSY,
+    SESSION_NOT_FOUND,
+    RpcError,
+    RpcRequest,
+    encode_error,
+    encode_result,
+)
 
 if TYPE_CHECKING:
     from zot.serve.acp.server import AcpServer
@@ -684,8 +693,14 @@ def encode_failure(request_id: msgspec.Raw, problem: AgentError) -> bytes:
     return encode_error(request_id, _rpc_error(problem))
 
 
+#: The daemon's codes that mean something else to an editor.
+_CODES_OF_DAEMON: Final = {SESSION_NOT_FOUND: acp.NOT_FOUND, SESSION_BUSY: acp.BUSY}
+
+
 def _rpc_error(problem: AgentError) -> RpcError:
     match problem:
+        case RpcError(code=code) if code in _CODES_OF_DAEMON:
+            return RpcError(_CODES_OF_DAEMON[code], problem.message)
         case RpcError():
             return problem
         case KeyMissing() | AuthFailed():
