@@ -629,7 +629,12 @@ async def test_steering_a_run_about_to_end_continues_it() -> None:
     transport = FakeTransport([claude.reply(claude.text("bye"))])
     session = open_session(transport)
     listener = listen(session)
-    listener.on_event = lambda event: session.steer("wait!") if event == TextDelta("bye") else None
+
+    def steer_late(event: AgentEvent) -> None:
+        if event == TextDelta("bye"):
+            session.steer("wait!")
+
+    listener.on_event = steer_late
     session.prompt("hi")
     await finish(session)
     assert kinds(listener.events)[-7:] == [
