@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -171,3 +172,16 @@ def test_a_server_over_http_is_logged_in_to_and_out_of(shell: Shell) -> None:
         assert "without a new login" in shell.run("mcp", "login", "w").out
         assert shell.run("mcp", "logout", "w").out == f"deleted the login to {web.url}\n"
         assert "zot mcp login w" in shell.run("mcp", "test", "w").err
+
+
+def test_a_project_s_server_gets_no_login_before_it_is_trusted(shell: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(0)
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
+        servers = {"docs": {"url": url, "headers": {"x": "${HOME}"}}}
+        (shell.cwd / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
+        said = shell.run("mcp", "login", "docs")
+        assert said.code == 1
+        assert "zot mcp trust" in said.err
+        with pytest.raises(BlockingIOError):  # Nothing has connected.
+            listening.accept()

@@ -394,6 +394,8 @@ def _login(request: CommandRequest) -> int:
     source = _named(config, name)
     if not source.url:
         raise UserError(f"{name} is a program, not an address, so it needs no login")
+    if source.problem:  # Such as missing trust: a request would send the headers that the project names.
+        raise UserError(f"{name}: {source.problem}")
     is_new = asyncio.run(_log_in(config, source))
     write(f"logged in to {source.label}\n" if is_new else f"{source.label} accepts requests without a new login\n")
     return 0

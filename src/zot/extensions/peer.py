@@ -878,7 +878,7 @@ class PeerPanels:
         return tuple(self._open)
 
     def watch(self, peer_events: Sequence[PeerEvent]) -> list[PeerEvent]:
-        """Insert a `PanelOpened` before each command answer that opens a panel."""
+        """Insert a `PanelOpenReceived` before each command answer that opens a panel."""
         watched: list[PeerEvent] = []
         for peer_event in peer_events:
             if isinstance(peer_event, CommandAnswered) and (panel := _panel_opened_by(peer_event)) is not None:

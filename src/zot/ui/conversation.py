@@ -81,7 +81,7 @@ class Conversation(Protocol):
         """Enqueue a prompt. ``unsaid`` is called if it turns out that the prompt can never run."""
 
     async def steer(self, text: str, images: Sequence[ImageBlock] = (), *, name: str = "") -> None:
-        """Add a message to the running prompt before its next model call. `take_back` accepts its ``name``."""
+        """Add a message to the running prompt before its next model call. `withdraw` accepts its ``name``."""
 
     async def withdraw(self, name: str) -> None:
         """Withdraw a steering message. Raise UserError if the model has already received it."""
