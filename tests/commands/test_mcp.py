@@ -185,3 +185,16 @@ def test_a_project_s_server_gets_no_login_before_it_is_trusted(shell: Shell) -> 
         assert "zot mcp trust" in said.err
         with pytest.raises(BlockingIOError):  # Nothing has connected.
             listening.accept()
+
+
+def test_the_question_of_trust_names_what_a_project_s_server_gets(shell: Shell) -> None:
+    (shell.cwd / "sub").mkdir()
+    servers = {
+        "docs": {"url": "https://docs.example/mcp?key=${HOME}", "headers": {"X-Key": "${PATH}"}},
+        "local": {"command": "server", "env": {"LEVEL": "${HOME}"}, "cwd": "sub"},
+    }
+    (shell.cwd / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    assert shell.run("mcp", "trust").out.startswith(
+        "docs: https://docs.example/mcp\n    sends the headers x-key\n    reads HOME, PATH\n"
+        f"local: server\n    sets LEVEL\n    reads HOME\n    runs in {shell.cwd / 'sub'}\n"
+    )

@@ -276,10 +276,14 @@ def _trust(request: CommandRequest) -> int:
     if not project.fingerprint:
         raise UserError(f"{path}: {project.sources[0].problem}")
     for one in project.sources:
-        what = shlex.join(one.argv) or one.url or one.problem
+        what = shlex.join(one.argv) or one.label or one.problem
         write(f"{one.name}: {printable(what)}\n")
-        if one.own_env:  # Not their values, which may be secret.
-            write(f"    sets {printable(', '.join(sorted(one.own_env)))}\n")
+        # Names only: values may be secret.
+        for does, names in (("sets", one.own_env), ("sends the headers", one.headers), ("reads", one.reads)):
+            if names:
+                write(f"    {does} {printable(', '.join(sorted(names)))}\n")
+        if one.cwd and one.cwd != os.path.abspath(cwd):
+            write(f"    runs in {printable(one.cwd)}\n")
     covered = {place for one in project.sources for place, state in (one.files or {}).items() if state}
     for place in sorted(covered):
         write(f"    with {printable(os.path.relpath(place, cwd))}\n")

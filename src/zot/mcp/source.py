@@ -38,6 +38,8 @@ class McpSource(msgspec.Struct, frozen=True):
     problem: str = ""
     #: The state of the files that trust in the project's file covers (`named_files`); None if nothing was checked.
     files: Mapping[str, str] | None = None
+    #: The variables of the environment that its settings name.
+    reads: frozenset[str] = frozenset()
     #: The address of a server over HTTP; then there is no program.
     url: str = ""
     headers: Mapping[str, str] = {}
@@ -74,6 +76,8 @@ def make_source(name: str, server: McpServer, env: Mapping[str, str], cwd: str, 
         return McpSource(printable(name), origin=origin, problem=f"it has no usable name: {MCP_NAME_RULE}")
     shown |= {"tools": server.tools, "timeout_s": server.timeout_s, "sandbox": server.sandbox}
     variables = None if isinstance(server, LiteralMcpServer) else env
+    if variables is not None:
+        shown["reads"] = _variables_of(server)
     try:
         if server.url and not server.command:
             return _remote(shown, server, variables)
@@ -102,6 +106,12 @@ def _remote(shown: dict[str, Any], server: McpServer, env: Mapping[str, str] | N
         "client_secret": _expanded(server.client_secret, env),
     }
     return McpSource(**shown, **registered, scope=server.scope, url=url, headers=headers)
+
+
+def _variables_of(server: McpServer) -> frozenset[str]:
+    texts = (server.command, *server.args, *server.env.values(), server.cwd or "", server.url, *server.headers.values(),
+             server.client_id, server.client_secret)  # fmt: skip
+    return frozenset(name for text in texts for name, _ in _VARIABLE.findall(text))
 
 
 def _clean(env: Mapping[str, str]) -> dict[str, str]:
